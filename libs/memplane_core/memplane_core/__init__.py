@@ -1,0 +1,1 @@
+"""What the services of Memplane share: domain, contracts, stores, clients, security, observability."""

@@ -1,0 +1,1 @@
+"""One service as seen by another. The only importer of aiohttp."""

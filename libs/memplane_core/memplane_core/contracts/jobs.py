@@ -1,0 +1,21 @@
+"""Every task's name and payload. Send only after the commit that gives it something to do."""
+
+from typing import Final
+
+TASK_DRAIN: Final = "memplane.index.drain"
+"""Payload: `tenant` (UUID as string). Tells Milvus what the tenant's outbox holds."""
+
+TASK_SWEEP: Final = "memplane.index.sweep"
+"""No payload. Finds tenants with work that a lost kick left behind, and trims finished outbox rows."""
+
+TASK_FOLD_ACCESS: Final = "memplane.access.fold"
+"""No payload. Moves the access stream into `memory_usage`."""
+
+QUEUE_INDEX: Final = "index"
+QUEUE_MAINTENANCE: Final = "maintenance"
+
+ACCESS_STREAM: Final = "mp:access"
+"""Valkey stream of recalls: fields `tenant`, `at` (epoch seconds), `ids` (comma-separated UUIDs)."""
+
+KICK_PREFIX: Final = "mp:kick:"
+"""Valkey key, one a tenant: a drain message is on its way."""

@@ -1,0 +1,207 @@
+"""Bodies of the memory routes, the same at the gateway and behind it.
+
+A field that is left out (`UNSET`) keeps its value in a PATCH or an upsert and takes its default in a new memory.
+Lengths given here are in code points, which OpenAPI can say; `domain.memory` checks the limits in bytes.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+Content = Annotated[str, msgspec.Meta(min_length=1, max_length=32_768, description="1 to 32,768 bytes of UTF-8")]
+EntityId = Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="at most 256 bytes of UTF-8")]
+Label = Annotated[str, msgspec.Meta(min_length=1, max_length=128, description="at most 128 bytes of UTF-8")]
+Scene = Annotated[list[Label], msgspec.Meta(max_length=32)]
+Importance = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Priority = Annotated[int, msgspec.Meta(ge=1, le=5)]
+Weight = Annotated[float, msgspec.Meta(ge=0, le=1000)]
+Moment = datetime | float
+"""RFC 3339, or epoch seconds. A naive time is UTC."""
+
+OnDuplicate = Literal["return", "update", "create"]
+IndexState = Literal["pending", "indexed", "failed"]
+State = Literal["active", "forgotten", "merged"]
+
+
+class MemoryFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a caller may set, whether writing or patching."""
+
+    actor: EntityId | UnsetType | None = UNSET
+    scene: Scene | UnsetType = UNSET
+    source: Label | UnsetType | None = UNSET
+    memory_type: Label | UnsetType = UNSET
+    user_id: EntityId | UnsetType | None = UNSET
+    agent_id: EntityId | UnsetType | None = UNSET
+    session_id: EntityId | UnsetType | None = UNSET
+    importance: Importance | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
+    pinned: bool | UnsetType = UNSET
+    metadata: dict[str, Any] | UnsetType = UNSET
+    occurred_at: Moment | UnsetType = UNSET
+    expires_at: Moment | UnsetType | None = UNSET
+
+
+class MemoryWrite(MemoryFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One memory to store."""
+
+    content: Content
+    external_id: EntityId | None = None
+    on_duplicate: OnDuplicate = "return"
+
+
+class MemoryPatch(MemoryFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Changes to one memory; what is not named stays."""
+
+    content: Content | UnsetType = UNSET
+
+
+class BatchWrite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """1 to 1,000 memories, stored all or none.
+
+    Attributes:
+        wait: `index` holds the answer until all is searchable in the index, 30 seconds at most.
+    """
+
+    memories: Annotated[list[MemoryWrite], msgspec.Meta(min_length=1, max_length=1000)]
+    wait: Literal["index"] | None = None
+
+
+class MemoryView(msgspec.Struct, kw_only=True):
+    """A memory as it is returned: `content` to the byte, times in UTC."""
+
+    id: UUID
+    external_id: str | None
+    content: str
+    actor: str | None
+    scene: list[str]
+    source: str | None
+    memory_type: str
+    user_id: str | None
+    agent_id: str | None
+    session_id: str | None
+    importance: float
+    priority: int
+    pinned: bool
+    metadata: dict[str, Any]
+    occurred_at: datetime
+    expires_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    last_accessed_at: datetime
+    access_count: int
+    version: int
+    state: State
+    merged_into: UUID | None
+    purge_at: datetime | None
+    index_state: IndexState
+    index_error: str | None
+
+
+class WrittenMemory(MemoryView, kw_only=True):
+    """The answer to a write. `deduplicated` says that an equal memory was there and is returned instead."""
+
+    deduplicated: bool
+
+
+class BatchItem(msgspec.Struct, kw_only=True):
+    """What became of one memory of a batch; `status` is what `POST /v1/memories` would have answered."""
+
+    status: Literal[200, 201, 202]
+    id: UUID
+    version: int
+    deduplicated: bool
+    index_state: IndexState
+
+
+class BatchWritten(msgspec.Struct, kw_only=True):
+    """One item for each memory of the request, in its order."""
+
+    results: list[BatchItem]
+
+
+class EntityFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose memories, and of which type: all that are named must be equal."""
+
+    user_id: EntityId | None = None
+    agent_id: EntityId | None = None
+    session_id: EntityId | None = None
+    memory_type: Label | None = None
+
+
+class Weights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much each part counts in a score; they are divided by their sum."""
+
+    match: Weight = 0.75
+    recency: Weight = 0.10
+    importance: Weight = 0.10
+    priority: Weight = 0.05
+
+
+class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A question to the memories.
+
+    Attributes:
+        now: Clock of the ranking, for replays; the server's own when left out.
+        touch: False leaves no trace of this search in what it found.
+        explain: True returns the parts of each score.
+        candidates: Size of the pool that is ranked; the server's choice when left out.
+    """
+
+    query: Annotated[str, msgspec.Meta(min_length=1, max_length=8192, description="1 to 8,192 bytes of UTF-8")]
+    top_k: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    filters: EntityFilter = EntityFilter()
+    weights: Weights | None = None
+    now: Moment | None = None
+    touch: bool = True
+    explain: bool = False
+    candidates: Annotated[int, msgspec.Meta(ge=1, le=16_384)] | None = None
+
+
+class ScoreParts(msgspec.Struct, kw_only=True, omit_defaults=False):
+    """How a score came about: each part is 0..1 before its weight.
+
+    Attributes:
+        cosine: Of the query's vector and the best chunk's, -1..1.
+        dense: The cosine seen against the pool's best.
+        match: What the signals of likeness come to.
+        recency: `(1 - decay_rate) ** hours` since the last access.
+        origin: Where the candidate was found.
+    """
+
+    cosine: float
+    dense: float
+    match: float
+    recency: float
+    importance: float
+    priority: float
+    origin: Literal["index", "fresh", "scan"]
+
+
+class FoundMemory(MemoryView, kw_only=True):
+    """A memory with its place in the ranking.
+
+    Attributes:
+        score: Orders the results; comparable within one answer only.
+        relevance: 0..1, absolute: how likely it has to do with the query at all.
+    """
+
+    score: float
+    relevance: float
+    explain: ScoreParts | UnsetType = UNSET
+
+
+class SearchResponse(msgspec.Struct, kw_only=True):
+    """Best first. `degraded` names what could not be asked."""
+
+    results: list[FoundMemory]
+    degraded: list[str]
+
+
+class MemoryPage(msgspec.Struct, kw_only=True):
+    """Newest first; `next_cursor` is null on the last page."""
+
+    results: list[MemoryView]
+    next_cursor: str | None

@@ -1,0 +1,154 @@
+"""Errors a caller can act on. Each carries its HTTP status and a stable code; `web.problems` renders them."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that is wrong with a request.
+
+    Attributes:
+        pointer: RFC 6901 JSON pointer into the body, or the name of a query parameter or header.
+        detail: What is wrong with it, in a sentence that says what would be right.
+    """
+
+    pointer: str
+    detail: str
+
+
+class MemplaneError(Exception):
+    """Base of every error that is shown to a caller."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+    title: ClassVar[str] = "Internal error"
+
+    def __init__(
+        self, detail: str, *, faults: Sequence[Fault] = (), retry_after: int | None = None, **extra: object
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.faults = tuple(faults)
+        self.retry_after = retry_after
+        self.extra = extra
+
+
+class MalformedRequest(MemplaneError):
+    """The body is not JSON at all, or a parameter cannot be read."""
+
+    status = 400
+    code = "malformed_request"
+    title = "Malformed request"
+
+
+class Unauthorized(MemplaneError):
+    """No key, or one that is not valid: never says which."""
+
+    status = 401
+    code = "unauthorized"
+    title = "Unauthorized"
+
+
+class Forbidden(MemplaneError):
+    """A valid key without the scope that the route needs."""
+
+    status = 403
+    code = "forbidden"
+    title = "Forbidden"
+
+
+class NotFound(MemplaneError):
+    """Nothing of that id belongs to the caller."""
+
+    status = 404
+    code = "not_found"
+    title = "Not found"
+
+
+class Conflict(MemplaneError):
+    """The request is sound but something else holds the place it wants."""
+
+    status = 409
+    code = "conflict"
+    title = "Conflict"
+
+
+class DuplicateMemory(Conflict):
+    """The change would make a memory equal to another active one; `extra["id"]` names it."""
+
+    code = "duplicate_memory"
+    title = "Duplicate memory"
+
+
+class IdempotencyInFlight(Conflict):
+    """The same Idempotency-Key is being worked on right now."""
+
+    code = "idempotency_in_flight"
+    title = "Request in flight"
+
+
+class PreconditionFailed(MemplaneError):
+    """`If-Match` names another version than the stored one."""
+
+    status = 412
+    code = "precondition_failed"
+    title = "Precondition failed"
+
+
+class PayloadTooLarge(MemplaneError):
+    """The body is larger than the service takes."""
+
+    status = 413
+    code = "payload_too_large"
+    title = "Payload too large"
+
+
+class InvalidRequest(MemplaneError):
+    """The body is JSON but breaks a rule; `faults` names each field."""
+
+    status = 422
+    code = "invalid_request"
+    title = "Invalid request"
+
+
+class IdempotencyMismatch(MemplaneError):
+    """The Idempotency-Key was used before with another body."""
+
+    status = 422
+    code = "idempotency_mismatch"
+    title = "Idempotency key reused"
+
+
+class Unavailable(MemplaneError):
+    """A part this request cannot do without is away; try again after `retry_after` seconds."""
+
+    status = 503
+    code = "unavailable"
+    title = "Temporarily unavailable"
+
+
+class EmbeddingUnavailable(Unavailable):
+    """The embedding service did not answer in time."""
+
+    code = "embedding_unavailable"
+
+
+class IndexUnavailable(Unavailable):
+    """Milvus did not answer, or the collection is not loaded yet."""
+
+    code = "index_unavailable"
+
+
+class UpstreamTimeout(MemplaneError):
+    """The service behind the gateway took longer than the request may."""
+
+    status = 504
+    code = "upstream_timeout"
+    title = "Upstream timeout"
+
+
+def invalid(pointer: str, detail: str) -> InvalidRequest:
+    """An `InvalidRequest` about one field."""
+    return InvalidRequest(f"{pointer}: {detail}", faults=[Fault(pointer, detail)])

@@ -1,0 +1,101 @@
+"""What the services need of the world, as Protocols. In-memory implementations are in `testing/`."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from memplane_core.domain.embedding import EmbedItem, Lane, ModelProfile, ModelProfiles, Window
+from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexHit, IndexKey, IndexRow
+from memplane_core.domain.tenancy import TenantId
+
+
+class EmbeddedText(msgspec.Struct, frozen=True):
+    """A text's windows and their vectors, shape (len(windows), dim); both empty for a poison text, with its `error`."""
+
+    windows: list[Window]
+    vectors: FloatArray
+    error: str | None = None
+
+
+class Embedder(Protocol):
+    """Turns texts into unit vectors."""
+
+    async def embed_query(self, tenant: TenantId, text: str, *, model: str, timeout_s: float) -> FloatArray:
+        """A vector of shape (dim,). Raises EmbeddingUnavailable, or InvalidRequest for a text it cannot take."""
+        ...
+
+    async def embed_passages(
+        self, tenant: TenantId, items: Sequence[EmbedItem], *, model: str, lane: Lane, timeout_s: float
+    ) -> list[EmbeddedText]:
+        """Windows and vectors for each item, in order. Raises EmbeddingUnavailable."""
+        ...
+
+    async def profiles(self) -> ModelProfiles:
+        """The models served. Raises EmbeddingUnavailable."""
+        ...
+
+    async def profile(self, model: str) -> ModelProfile:
+        """One model's profile, cached for good. Raises EmbeddingUnavailable, or NotFound for an unknown model."""
+        ...
+
+
+class VectorIndex(Protocol):
+    """A rebuildable index of chunk vectors, one collection for a tenant's generation.
+
+    Every method raises IndexUnavailable where the server cannot be reached or the collection is not loaded; a later
+    call may succeed. What it holds may be behind or ahead of Postgres: callers check each hit there.
+    """
+
+    @property
+    def batch_rows(self) -> int:
+        """Most rows that `upsert` should be given at once."""
+        ...
+
+    async def ensure(self, tenant: TenantId, generation: Generation) -> None:
+        """Make the collection and its index if absent, and load it. Idempotent; safe when two do it at once."""
+        ...
+
+    async def upsert(self, tenant: TenantId, generation: Generation, rows: Sequence[IndexRow]) -> None:
+        """Store rows whole; an equal key is replaced. Keys must be distinct."""
+        ...
+
+    async def delete(self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]) -> None:
+        """Remove rows; an absent key is no error, and an absent collection neither."""
+        ...
+
+    async def search(
+        self, tenant: TenantId, generation: Generation, vector: FloatArray, *, limit: int, where: IndexFilter
+    ) -> list[IndexHit]:
+        """The `limit` (1..16,384) nearest chunks by cosine, best first, at bounded staleness."""
+        ...
+
+    async def keys_present(
+        self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]
+    ) -> frozenset[IndexKey]:
+        """Which of the keys are stored, read at strong consistency: for proofs and repair, not for hot paths."""
+        ...
+
+    async def count(self, tenant: TenantId, generation: Generation) -> int:
+        """Rows stored, at strong consistency; 0 where the collection is absent."""
+        ...
+
+    async def drop(self, tenant: TenantId, generation: Generation) -> None:
+        """Remove the collection; an absent one is no error."""
+        ...
+
+    async def ping(self) -> None:
+        """Return when the server answers; for readiness."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections."""
+        ...
+
+
+class Kicker(Protocol):
+    """Tells the workers that a tenant has something to index. May lose a kick: the sweep finds the work anyway."""
+
+    def kick(self, tenant: TenantId) -> None:
+        """Ask for a drain soon; returns at once and never raises."""
+        ...

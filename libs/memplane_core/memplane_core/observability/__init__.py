@@ -1,0 +1,1 @@
+"""Logs and metrics, set up the same way in every process."""

@@ -1,0 +1,1 @@
+"""Keys, their hashes, and the tokens that services trust each other by."""

@@ -1,0 +1,1 @@
+"""Postgres: the truth. The only importer of asyncpg and sqlalchemy."""

@@ -1,0 +1,1 @@
+"""Milvus: a rebuildable index. The only importer of pymilvus."""

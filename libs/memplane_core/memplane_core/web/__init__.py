@@ -1,0 +1,1 @@
+"""What every HTTP service does the same way: bodies, problems, request ids, health, serving."""
