@@ -73,15 +73,8 @@ class MilvusSettings(Section):
     search_ef: int = Field(default=128, ge=64)
 
 
-class SecuritySettings(Section):
-    """`key_pepper` signs the hashes of API keys; `internal_secret` signs the tokens between services."""
-
-    key_pepper: SecretStr = Field(min_length=16)
-    internal_secret: SecretStr = Field(min_length=32)
-
-
-class InternalTrustSettings(Section):
-    """What a service behind the gateway needs to know a caller by."""
+class TrustSettings(Section):
+    """The secret that signs the tokens by which services know on whose behalf they are called."""
 
     internal_secret: SecretStr = Field(min_length=32)
 

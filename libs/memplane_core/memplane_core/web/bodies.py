@@ -1,0 +1,100 @@
+"""JSON bodies read straight into their types, with errors that point at the field."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from memplane_core.domain.errors import Fault, InvalidRequest, MalformedRequest
+
+T = TypeVar("T")
+
+_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<where>\$.*)`)?$", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"^Object contains unknown field `(?P<field>.*)`$", re.DOTALL)
+_MISSING: Final = re.compile(r"^Object missing required field `(?P<field>.*)`$", re.DOTALL)
+_STEP: Final = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]|\[(?P<any>\.\.\.)\]")
+
+
+def decode_json(body: bytes, type_: type[T]) -> T:
+    """Read `body` as a `type_`.
+
+    Raises:
+        MalformedRequest: It is not JSON.
+        InvalidRequest: It breaks the type, or holds text or numbers that no store can keep; the fault's pointer names
+            the field.
+    """
+    if not body.strip():
+        raise InvalidRequest("the request needs a JSON body", faults=[Fault("", "a JSON body is required")])
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except msgspec.ValidationError as error:
+        fault = _fault(str(error))
+        raise InvalidRequest(f"{fault.pointer or 'body'}: {fault.detail}", faults=[fault]) from None
+    except msgspec.DecodeError as error:
+        raise _explain(body, str(error)) from None
+    except RecursionError:
+        raise MalformedRequest("the body is nested too deeply") from None
+
+
+def _fault(message: str) -> Fault:
+    """Msgspec's message as a pointer and a sentence."""
+    match = _AT.match(message)
+    what, where = (match["what"], match["where"] or "$") if match else (message, "$")
+    pointer = _pointer(where)
+    for pattern, sentence in ((_UNKNOWN, "is not a field of this request"), (_MISSING, "is required")):
+        if found := pattern.match(what):
+            return Fault(f"{pointer}/{_escape(found['field'])}", sentence)
+    return Fault(pointer, what)
+
+
+def _pointer(path: str) -> str:
+    """Msgspec's `$.a[0].b` as the JSON pointer `/a/0/b`."""
+    steps = (m["name"] or m["index"] or "*" for m in _STEP.finditer(path))
+    return "".join("/" + _escape(step) for step in steps)
+
+
+def _escape(step: str) -> str:
+    return step.replace("~", "~0").replace("/", "~1")
+
+
+def _explain(body: bytes, message: str) -> InvalidRequest | MalformedRequest:
+    """Why strict JSON refused `body`: the field that holds NaN, infinity or half a surrogate pair, if that is all."""
+    try:
+        loose: object = json.loads(body)
+    except (ValueError, RecursionError):
+        return MalformedRequest(f"the body is not valid JSON: {message}")
+    for pointer, value in walk(loose):
+        if isinstance(value, float) and not math.isfinite(value):
+            return InvalidRequest(
+                f"{pointer}: must be a finite number", faults=[Fault(pointer, "must be a finite number")]
+            )
+        if isinstance(value, str) and not _encodable(value):
+            detail = "holds half of a surrogate pair, which is no text"
+            return InvalidRequest(f"{pointer}: {detail}", faults=[Fault(pointer, detail)])
+    return MalformedRequest(f"the body is not valid JSON: {message}")
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def walk(value: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key and scalar of a JSON value with its pointer; a key is given with the pointer of its value."""
+    pending: list[tuple[str, Any]] = [(pointer, value)]
+    while pending:
+        at, item = pending.pop()
+        if isinstance(item, dict):
+            for key, inner in cast("dict[str, Any]", item).items():
+                yield f"{at}/{_escape(key)}", key
+                pending.append((f"{at}/{_escape(key)}", inner))
+        elif isinstance(item, list):
+            pending.extend((f"{at}/{n}", inner) for n, inner in enumerate(cast("list[Any]", item)))
+        else:
+            yield at, item

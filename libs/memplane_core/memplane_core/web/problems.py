@@ -1,0 +1,124 @@
+"""Every error as RFC 9457 `application/problem+json`, rendered here and nowhere else."""
+
+from http import HTTPStatus
+from typing import Any, cast
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.types import ExceptionHandlersMap
+
+from memplane_core.domain.errors import Fault, MemplaneError
+from memplane_core.observability.logs import get_logger
+
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+
+_log = get_logger(__name__)
+
+
+class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The body of an error answer.
+
+    Attributes:
+        type: A URI reference that names the kind of problem; relative to the documentation.
+        code: The same, for programs: stable, snake case.
+        errors: What is wrong with which field.
+        request_id: Give this when asking for help.
+        id: The memory that stands in the way, for a conflict that has one.
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str
+    errors: list[Fault] = []
+    id: str | None = None
+
+
+def render(problem: Problem, *, retry_after: int | None = None) -> Response[bytes]:
+    """A problem as a response."""
+    headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+    if problem.status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = 'Bearer realm="memplane"'
+    return Response(
+        msgspec.json.encode(problem), status_code=problem.status, media_type=PROBLEM_MEDIA_TYPE, headers=headers
+    )
+
+
+def problem_of(error: MemplaneError, *, request_id: str) -> Problem:
+    """The problem that tells a caller of `error`."""
+    found = error.extra.get("id")
+    return Problem(
+        type=f"/docs/problems#{error.code}",
+        title=error.title,
+        status=error.status,
+        detail=error.detail,
+        code=error.code,
+        request_id=request_id,
+        errors=list(error.faults),
+        id=None if found is None else str(found),
+    )
+
+
+def _request_id(request: Request[Any, Any, Any]) -> str:
+    return str(request.scope["state"].get("request_id", ""))
+
+
+def _own(request: Request[Any, Any, Any], error: MemplaneError) -> Response[bytes]:
+    return render(problem_of(error, request_id=_request_id(request)), retry_after=error.retry_after)
+
+
+def _http(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    status = (
+        HTTPStatus.UNPROCESSABLE_ENTITY if isinstance(error, ValidationException) else HTTPStatus(error.status_code)
+    )
+    code = "invalid_request" if isinstance(error, ValidationException) else status.name.lower()
+    faults = _faults(error)
+    problem = Problem(
+        type=f"/docs/problems#{code}",
+        title=status.phrase,
+        status=status,
+        detail="; ".join(f"{fault.pointer}: {fault.detail}" for fault in faults) or error.detail,
+        code=code,
+        request_id=_request_id(request),
+        errors=faults,
+    )
+    answer = render(problem)
+    for name, value in (error.headers or {}).items():
+        answer.headers[name] = value
+    return answer
+
+
+def _faults(error: HTTPException) -> list[Fault]:
+    """Litestar's list of what is wrong with parameters."""
+    if not isinstance(error, ValidationException) or not isinstance(error.extra, list):
+        return []
+    items = cast("list[dict[str, str]]", error.extra)
+    return [
+        Fault("", "a JSON body is required") if item.get("key") == "data" else Fault(item["key"], item["message"])
+        for item in items
+        if "key" in item and "message" in item
+    ]
+
+
+def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    _log.error("request failed", path=request.scope["path"], exc_info=error)
+    return render(
+        Problem(
+            type="/docs/problems#internal_error",
+            title="Internal error",
+            status=500,
+            detail="something went wrong on our side; the request id finds it in the logs",
+            code="internal_error",
+            request_id=_request_id(request),
+        )
+    )
+
+
+EXCEPTION_HANDLERS: ExceptionHandlersMap = {  # pyright: ignore[reportUnknownVariableType]
+    MemplaneError: _own,
+    HTTPException: _http,
+    Exception: _unexpected,
+}

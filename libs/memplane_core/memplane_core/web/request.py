@@ -1,0 +1,39 @@
+"""The request as our handlers see it."""
+
+from typing import Any, cast
+
+from litestar import Request
+from litestar.handlers import HTTPRouteHandler
+
+from memplane_core.domain.errors import Forbidden, Unauthorized
+from memplane_core.domain.tenancy import Principal, Scope
+from memplane_core.web.bodies import decode_json
+
+
+class ServiceRequest(Request[None, None, Any]):
+    """Reads a JSON body straight into the handler's type: one strict pass, no coercion, errors that name the field."""
+
+    async def json(self) -> Any:
+        """The body as the type that the handler's `data` asks for."""
+        field = cast("HTTPRouteHandler", self.route_handler).parsed_data_field
+        return decode_json(await self.body(), cast("type[Any]", field.annotation if field else Any))
+
+    @property
+    def principal(self) -> Principal:
+        """Who is calling. Raises Unauthorized on a route that no middleware has authenticated."""
+        found = self.scope["state"].get("principal")
+        if not isinstance(found, Principal):
+            raise Unauthorized("this route needs a key")
+        return found
+
+    @property
+    def request_id(self) -> str:
+        """The id that ties this request's log lines, problems and history together."""
+        return str(self.scope["state"].get("request_id", ""))
+
+    def require(self, scope: Scope) -> Principal:
+        """The caller, who must hold `scope`. Raises Forbidden naming the scope that is missing."""
+        principal = self.principal
+        if scope not in principal.scopes:
+            raise Forbidden(f"this route needs a key with the scope {scope!r}")
+        return principal
