@@ -1,0 +1,72 @@
+"""A real Valkey for tests, from the wheel that `memplane up` runs too."""
+
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from memplane_core.embedded.ports import free_port
+from memplane_core.embedded.processes import Child
+from memplane_core.embedded.valkey import ValkeyInstance
+
+
+class ValkeyServer:
+    """A server with a password, in memory only unless `durable`. Ends with this process."""
+
+    def __init__(self, *, durable: bool = False) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="memplane-valkey-"))
+        self._instance = ValkeyInstance(
+            data_dir=self._folder / "data",
+            port=free_port(),
+            password=secrets.token_urlsafe(16),
+            log=self._folder / "valkey.log",
+            durable=durable,
+        )
+        self._child: Child | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def port(self) -> int:
+        """Where it listens on loopback, the same after a restart."""
+        return self._instance.port
+
+    @property
+    def url(self) -> str:
+        """Its database 0, with the password."""
+        return self._instance.url()
+
+    def url_of(self, database: int) -> str:
+        """Another of its sixteen databases."""
+        return self._instance.url(database)
+
+    def start(self) -> None:
+        """Start it, again if it was stopped or killed: same port, same password."""
+        self._instance.prepare()
+        self._child = Child(self._instance.launch())
+        self._child.start()
+        self._child.wait_ready(self._instance.is_ready, timeout_s=20)
+
+    def stop(self) -> None:
+        """Shut it down cleanly."""
+        if self._child is not None:
+            self._child.stop()
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL."""
+        if self._child is not None:
+            self._child.kill()
