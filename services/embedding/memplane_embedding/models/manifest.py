@@ -1,0 +1,97 @@
+"""`model.json`: what a model folder says about itself. Read at run time; needs nothing that only the build needs."""
+
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from memplane_core.domain.embedding import ModelProfile
+
+MANIFEST: Final = "model.json"
+
+Pooling = Literal["mean", "cls", "last"]
+
+
+class ModelFolderError(Exception):
+    """A model folder that cannot be used; the message says which file of it is wrong and how."""
+
+
+class FileRecord(msgspec.Struct, frozen=True):
+    """A file of a model folder, as it was written."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a model folder holds and how to use it. Only `name`, `dim` and `max_tokens` must be given by hand.
+
+    Attributes:
+        name: As it is called in requests.
+        dim: Length of its vectors.
+        max_tokens: Longest input, special tokens and prefixes included.
+        pooling: How token vectors become one, for a graph that answers one vector a token.
+        query_prefix: Put before a query.
+        passage_prefix: Put before a passage.
+        span: Cosine distance below the pool's best at which the dense match is 0.
+        anchor_low: Cosine of an unrelated pair.
+        anchor_high: Cosine of a sure match.
+        multilingual: False for a model that knows English alone.
+        licence: Of the weights.
+        sources: SHA-256 of each file that the model was built from.
+        build: Changes with every change of sources, graph or settings; "" in a folder made by hand.
+        graph: File name of the ONNX graph.
+        files: Everything the build wrote beside the manifest.
+    """
+
+    name: str
+    dim: int
+    max_tokens: int
+    pooling: Pooling = "mean"
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    span: float = 0.4
+    anchor_low: float = 0.0
+    anchor_high: float = 1.0
+    multilingual: bool = False
+    licence: str = ""
+    sources: dict[str, str] = {}
+    build: str = ""
+    graph: str = "model.onnx"
+    files: list[FileRecord] = []
+
+    @property
+    def profile(self) -> ModelProfile:
+        """What callers need to know of the model."""
+        return ModelProfile(
+            name=self.name,
+            dim=self.dim,
+            max_tokens=self.max_tokens,
+            span=self.span,
+            anchor_low=self.anchor_low,
+            anchor_high=self.anchor_high,
+            multilingual=self.multilingual,
+        )
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a model folder. Raises ModelFolderError where it is absent or wrong."""
+    path = folder / MANIFEST
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        raise ModelFolderError(f"{str(folder)!r} holds no {MANIFEST}") from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise ModelFolderError(f"{str(path)!r}: {error}") from error
+    if manifest.dim < 1 or manifest.max_tokens < 8:
+        raise ModelFolderError(f"{str(path)!r}: dim must be at least 1 and max_tokens at least 8")
+    return manifest
+
+
+def is_complete(folder: Path, manifest: Manifest) -> bool:
+    """Whether every file of the manifest is there with its size; contents are not read."""
+    return all(
+        (folder / record.name).is_file() and (folder / record.name).stat().st_size == record.size
+        for record in manifest.files
+    )
