@@ -1,0 +1,189 @@
+"""HTTP to one of our services: pooled connections, a deadline, retries where they can do no harm, a breaker."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from io import BytesIO
+from typing import Final
+
+import aiohttp
+import msgspec
+import stamina
+from purgatory import AsyncCircuitBreakerFactory
+from purgatory.domain.model import OpenedState
+from yarl import URL
+
+_NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_BROKEN: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)
+_LARGE: Final = 1024 * 1024
+"""Bodies from here on are given to the socket in pieces."""
+_SKIPPED_HEADERS: Final = ("Accept", "Accept-Encoding", "User-Agent")
+
+
+class ServiceUnreachable(Exception):
+    """No answer was had, and none is to be expected right now.
+
+    Attributes:
+        unsent: The service surely saw nothing of the request; otherwise it may have been carried out.
+    """
+
+    def __init__(self, service: str, reason: str, *, unsent: bool) -> None:
+        super().__init__(f"{service} cannot be reached: {reason}")
+        self.unsent = unsent
+
+
+class ServiceTimeout(Exception):
+    """The deadline passed; the request may have been carried out."""
+
+    def __init__(self, service: str, timeout_s: float) -> None:
+        super().__init__(f"{service} did not answer within {timeout_s:g} s")
+
+
+class HttpAnswer(msgspec.Struct, frozen=True):
+    """What a service answered, whatever its status; header names are looked up in any case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class ServiceHttp:
+    """Calls one service. Make it anywhere, call it in one event loop, and `close` it there.
+
+    Args:
+        base_url: `http://host:port` of the service, without a path.
+        service: Its name in errors and in the breaker.
+        connect_timeout_s: For one attempt at a connection.
+        attempts: Most tries of a call that may be repeated.
+        failures_to_open: Consecutive calls without an answer after which the breaker refuses at once.
+        open_s: How long it does, before it lets calls try again.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        service: str,
+        connect_timeout_s: float = 2.0,
+        attempts: int = 4,
+        failures_to_open: int = 5,
+        open_s: float = 2.0,
+    ) -> None:
+        self._base = base_url.rstrip("/")
+        self._service = service
+        self._attempts = attempts
+        self._open_s = open_s
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=connect_timeout_s)
+        self._breakers = AsyncCircuitBreakerFactory(
+            default_threshold=failures_to_open, default_ttl=open_s, exclude=[asyncio.CancelledError]
+        )
+        self._breaker: AbstractAsyncContextManager[object] | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def retry_after_s(self) -> int:
+        """Whole seconds after which a refused call is worth another try."""
+        return max(1, round(self._open_s))
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        timeout_s: float,
+        repeatable: bool,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> HttpAnswer:
+        """Send a request and read its whole answer, whatever the status.
+
+        Args:
+            method: HTTP method.
+            path: With its query string, percent-encoded; sent as it is.
+            timeout_s: Deadline of everything together, retries included.
+            repeatable: Whether doing it twice does no harm. What surely was not sent is tried again in any case.
+            headers: Of the request.
+            body: Of the request, sent as it is.
+
+        Raises:
+            ServiceUnreachable: No connection, a broken one, or the breaker is open.
+            ServiceTimeout: The deadline passed.
+        """
+        if self._breaker is None:
+            self._breaker = await self._breakers.get_breaker(self._service)
+        try:
+            async with self._breaker, asyncio.timeout(timeout_s):
+                return await self._attempt_all(method, path, headers=headers, body=body, repeatable=repeatable)
+        except OpenedState as opened:
+            # One exception object serves all refused calls: left alone it would collect their frames and bodies.
+            opened.with_traceback(None)
+            raise ServiceUnreachable(self._service, "it did not answer the last calls", unsent=True) from None
+        except TimeoutError:
+            raise ServiceTimeout(self._service, timeout_s) from None
+
+    async def _attempt_all(
+        self, method: str, path: str, *, headers: Mapping[str, str] | None, body: bytes | None, repeatable: bool
+    ) -> HttpAnswer:
+        def worth_another(error: Exception) -> bool:
+            return isinstance(error, ServiceUnreachable) and (error.unsent or repeatable)
+
+        try:  # the common case pays nothing for the retries
+            return await self._attempt(method, path, headers=headers, body=body)
+        except ServiceUnreachable as error:
+            if self._attempts < 2 or not worth_another(error):
+                raise
+        async for attempt in stamina.retry_context(
+            on=worth_another,
+            attempts=self._attempts - 1,
+            timeout=None,
+            wait_initial=0.05,
+            wait_max=0.5,
+            wait_jitter=0.05,
+        ):
+            with attempt:
+                return await self._attempt(method, path, headers=headers, body=body)
+        raise AssertionError("a retry context ends by a return or an error")
+
+    async def _attempt(
+        self, method: str, path: str, *, headers: Mapping[str, str] | None, body: bytes | None
+    ) -> HttpAnswer:
+        if self._session is None:
+            self._session = self._open()
+        url = URL(self._base + path, encoded=True)
+        data = BytesIO(body) if body is not None and len(body) > _LARGE else body
+        try:
+            async with self._session.request(
+                method, url, headers=headers, data=data, allow_redirects=False
+            ) as response:
+                return HttpAnswer(response.status, response.headers, await response.read())
+        except _BROKEN as error:
+            raise self._unreachable(error, unsent=False) from error
+
+    async def _send(self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        """Names errors before aiohttp sees them, which would silently repeat a DELETE."""
+        try:
+            return await handler(request)
+        except _NEVER_SENT as error:
+            raise self._unreachable(error, unsent=True) from error
+        except _BROKEN as error:
+            raise self._unreachable(error, unsent=False) from error
+
+    def _unreachable(self, error: Exception, *, unsent: bool) -> ServiceUnreachable:
+        return ServiceUnreachable(self._service, str(error) or type(error).__name__, unsent=unsent)
+
+    def _open(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            # Shorter than our servers keep idle connections, so that none is used as it is being closed.
+            connector=aiohttp.TCPConnector(limit=512, keepalive_timeout=15, ttl_dns_cache=10),
+            timeout=self._timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_SKIPPED_HEADERS,
+            auto_decompress=False,
+            middlewares=(self._send,),
+        )
