@@ -45,7 +45,7 @@ class PostgresSettings(Section):
     url: SecretStr
     owner_url: SecretStr | None = None
     app_role: str = "memplane_app"
-    pool_min: int = Field(default=1, ge=0)
+    pool_min: int = Field(default=0, ge=0)
     pool_max: int = Field(default=10, ge=1)
     statement_timeout_s: float = Field(default=10.0, gt=0)
     connect_timeout_s: float = Field(default=5.0, gt=0)

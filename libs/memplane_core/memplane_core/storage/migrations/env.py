@@ -1,0 +1,40 @@
+"""Alembic's entry: one transaction, under a lock, as the owner role."""
+
+import asyncio
+
+import sqlalchemy as sa
+from alembic import context
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+_LOCK = 7_361_905_512
+"""Any number that is ours: two migrations of one database take turns."""
+
+
+def _run(connection: sa.Connection) -> None:
+    app_role: str = context.config.attributes["app_role"]
+    connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    found = connection.execute(
+        sa.text("SELECT rolsuper OR rolbypassrls AS bypasses FROM pg_roles WHERE rolname = :role"), {"role": app_role}
+    ).one_or_none()
+    if found is None:
+        raise RuntimeError(f"the runtime role {app_role!r} does not exist: CREATE ROLE {app_role} LOGIN PASSWORD '...'")
+    if found.bypasses:
+        raise RuntimeError(f"the runtime role {app_role!r} may bypass row-level security: ALTER ROLE it NOBYPASSRLS")
+    context.configure(connection=connection, target_metadata=None)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+async def _main() -> None:
+    url: str = context.config.attributes["owner_url"]
+    # A third slash-free form of the scheme is SQLAlchemy's way to name the driver.
+    engine = create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://", 1), poolclass=NullPool)
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(_run)
+    finally:
+        await engine.dispose()
+
+
+asyncio.run(_main())

@@ -1,0 +1,144 @@
+"""Connections to Postgres, each transaction inside one tenant."""
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import asyncpg
+import msgspec
+import numpy as np
+
+from memplane_core.domain.errors import Unavailable
+from memplane_core.domain.index import FloatArray
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.settings import PostgresSettings
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    Connection = PoolConnectionProxy[asyncpg.Record]
+    _Base = asyncpg.Connection[asyncpg.Record]
+else:  # asyncpg's classes are generic to type checkers alone
+    Connection = asyncpg.Connection
+    _Base = asyncpg.Connection
+
+_VECTOR_HEAD = struct.Struct(">HH")
+
+_AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+)
+
+
+class _PooledConnection(_Base):
+    """A connection that is given back without a round trip: nothing of ours outlives its transaction."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+def pack_vector(vector: FloatArray) -> bytes:
+    """A vector of shape (dim,) as pgvector's wire form: the dimension, two spare bytes, big-endian float32.
+
+    Bound in binary, so that the server does not parse a text for every row it compares.
+    """
+    return _VECTOR_HEAD.pack(vector.shape[0], 0) + vector.astype(">f4").tobytes()
+
+
+def unpack_vector(raw: bytes) -> FloatArray:
+    """The reverse of `pack_vector`."""
+    return np.frombuffer(raw, dtype=">f4", offset=_VECTOR_HEAD.size).astype(np.float32)
+
+
+def _same(raw: bytes) -> bytes:
+    return raw
+
+
+async def _prepare(connection: _Base) -> None:
+    await connection.set_type_codec(
+        "jsonb",
+        schema="pg_catalog",
+        encoder=lambda value: b"\x01" + msgspec.json.encode(value),
+        decoder=lambda raw: msgspec.json.decode(memoryview(raw)[1:]),
+        format="binary",
+    )
+    await connection.set_type_codec("vector", schema="public", encoder=_same, decoder=unpack_vector, format="binary")
+
+
+class Database:
+    """A pool of connections of the runtime role."""
+
+    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", settings: PostgresSettings) -> None:
+        self._pool = pool
+        self._timeout_ms = int(settings.statement_timeout_s * 1000)
+        self._acquire_s = settings.connect_timeout_s
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: PostgresSettings) -> AsyncIterator["Database"]:
+        """Connections for as long as the context lasts. Postgres may be away at first: see `ping`."""
+        pool = asyncpg.create_pool(
+            settings.url.get_secret_value(),
+            min_size=settings.pool_min,
+            max_size=settings.pool_max,
+            timeout=settings.connect_timeout_s,
+            command_timeout=settings.statement_timeout_s + 5,
+            statement_cache_size=200 if settings.prepared_statements else 0,
+            connection_class=_PooledConnection,
+            init=_prepare,
+        )
+        async with pool:
+            yield cls(pool, settings)
+
+    @asynccontextmanager
+    async def tenant(self, tenant: TenantId) -> AsyncIterator[Connection]:
+        """A transaction that sees and writes the rows of `tenant` alone; committed when the block ends without error.
+
+        Raises:
+            Unavailable: Postgres cannot be reached.
+        """
+        # The id is a UUID object, so its text cannot close the quotes. One message instead of three.
+        opening = (
+            f"BEGIN; SELECT set_config('memplane.tenant', '{tenant}', true),"
+            f" set_config('statement_timeout', '{self._timeout_ms}', true)"
+        )
+        async with self._transaction(opening) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def system(self) -> AsyncIterator[Connection]:
+        """A transaction without a tenant: it sees no rows, and can call the functions that cross tenants.
+
+        Raises:
+            Unavailable: Postgres cannot be reached.
+        """
+        opening = f"BEGIN; SELECT set_config('statement_timeout', '{self._timeout_ms}', true)"
+        async with self._transaction(opening) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _transaction(self, opening: str) -> AsyncIterator[Connection]:
+        try:
+            async with self._pool.acquire(timeout=self._acquire_s) as connection:
+                await connection.execute(opening)
+                try:
+                    yield connection
+                except BaseException:
+                    if not connection.is_closed():
+                        await connection.execute("ROLLBACK")
+                    raise
+                await connection.execute("COMMIT")
+        except _AWAY as error:
+            raise Unavailable("the database cannot be reached; try again", retry_after=2) from error
+
+    async def ping(self) -> None:
+        """Return when Postgres answers. Raises Unavailable."""
+        async with self.system() as connection:
+            await connection.fetchval("SELECT 1")
+
+
+Row = asyncpg.Record
