@@ -33,10 +33,15 @@ class TenantPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyCreate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A key to make. Its secret is shown once, in the answer."""
+    """A key to make. Its secret is shown once, in the answer.
+
+    Attributes:
+        expires_at: The key is refused from then on; never when left out. A naive time is UTC.
+    """
 
     name: Name
     scopes: Annotated[list[Scope], msgspec.Meta(min_length=1, max_length=4)]
+    expires_at: datetime | None = None
 
 
 class KeyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,3 +59,10 @@ class KeyCreated(KeyView, frozen=True, kw_only=True):
     """A new key with its secret, which cannot be shown again."""
 
     key: str
+
+
+class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant's keys in the order they were made, revoked ones included."""
+
+    results: list[KeyView]
+    next_cursor: str | None
