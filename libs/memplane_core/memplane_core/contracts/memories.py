@@ -1,7 +1,7 @@
 """Bodies of the memory routes, the same at the gateway and behind it.
 
 A field that is left out (`UNSET`) keeps its value in a PATCH or an upsert and takes its default in a new memory.
-Lengths given here are in code points, which OpenAPI can say; `domain.memory` checks the limits in bytes.
+Lengths given here are in code points, which OpenAPI can say; `contracts.checks` checks the limits in bytes.
 """
 
 from datetime import datetime
@@ -11,19 +11,19 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from memplane_core.domain.memory import IndexState, Memory
+from memplane_core.domain.ranking import Origin, Weights
+
 Content = Annotated[str, msgspec.Meta(min_length=1, max_length=32_768, description="1 to 32,768 bytes of UTF-8")]
 EntityId = Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="at most 256 bytes of UTF-8")]
 Label = Annotated[str, msgspec.Meta(min_length=1, max_length=128, description="at most 128 bytes of UTF-8")]
 Scene = Annotated[list[Label], msgspec.Meta(max_length=32)]
 Importance = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Priority = Annotated[int, msgspec.Meta(ge=1, le=5)]
-Weight = Annotated[float, msgspec.Meta(ge=0, le=1000)]
 Moment = datetime | float
 """RFC 3339, or epoch seconds. A naive time is UTC."""
 
 OnDuplicate = Literal["return", "update", "create"]
-IndexState = Literal["pending", "indexed", "failed"]
-State = Literal["active", "forgotten", "merged"]
 
 
 class MemoryFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,35 +69,8 @@ class BatchWrite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     wait: Literal["index"] | None = None
 
 
-class MemoryView(msgspec.Struct, kw_only=True):
-    """A memory as it is returned: `content` to the byte, times in UTC."""
-
-    id: UUID
-    external_id: str | None
-    content: str
-    actor: str | None
-    scene: list[str]
-    source: str | None
-    memory_type: str
-    user_id: str | None
-    agent_id: str | None
-    session_id: str | None
-    importance: float
-    priority: int
-    pinned: bool
-    metadata: dict[str, Any]
-    occurred_at: datetime
-    expires_at: datetime | None
-    created_at: datetime
-    updated_at: datetime
-    last_accessed_at: datetime
-    access_count: int
-    version: int
-    state: State
-    merged_into: UUID | None
-    purge_at: datetime | None
-    index_state: IndexState
-    index_error: str | None
+MemoryView = Memory
+"""What is returned is what is kept."""
 
 
 class WrittenMemory(MemoryView, kw_only=True):
@@ -129,15 +102,6 @@ class EntityFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     agent_id: EntityId | None = None
     session_id: EntityId | None = None
     memory_type: Label | None = None
-
-
-class Weights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much each part counts in a score; they are divided by their sum."""
-
-    match: Weight = 0.75
-    recency: Weight = 0.10
-    importance: Weight = 0.10
-    priority: Weight = 0.05
 
 
 class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -177,7 +141,7 @@ class ScoreParts(msgspec.Struct, kw_only=True, omit_defaults=False):
     recency: float
     importance: float
     priority: float
-    origin: Literal["index", "fresh", "scan"]
+    origin: Origin
 
 
 class FoundMemory(MemoryView, kw_only=True):

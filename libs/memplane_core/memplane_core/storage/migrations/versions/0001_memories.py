@@ -83,6 +83,7 @@ _TABLES = (
         pinned boolean NOT NULL,
         metadata jsonb NOT NULL,
         occurred_at timestamptz NOT NULL,
+        occurred_given boolean NOT NULL,
         expires_at timestamptz,
         created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
         updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),

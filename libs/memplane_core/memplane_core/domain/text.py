@@ -1,0 +1,112 @@
+"""Text as the lexical arm sees it: the same tokens for a memory and for a query, in English and in Chinese."""
+
+import re
+import threading
+import unicodedata
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import Stemmer
+
+_CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_PIECE: Final = re.compile(
+    rf"(?P<cjk>[{_CJK}]+)"
+    rf"|(?P<code>(?:[^\W_{_CJK}]+[-_./:#])+[^\W_{_CJK}]+)"
+    rf"|(?P<word>[^\W_{_CJK}]+)"
+)
+_SEPARATOR: Final = re.compile(r"[-_./:#]")
+_STOP: Final = frozenset(
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "but",
+        "by",
+        "for",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "no",
+        "not",
+        "of",
+        "on",
+        "or",
+        "such",
+        "that",
+        "the",
+        "their",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "to",
+        "was",
+        "will",
+        "with",
+    ]
+)
+_LONGEST: Final = 64
+"""Code points of the longest token; a longer run is noise and is cut there."""
+
+_local = threading.local()
+
+
+def tokens(text: str) -> list[str]:
+    """Tokens of `text` in order, repeats kept, none with white space in it.
+
+    Case, width and accents are folded. English words lose their endings (Snowball) and the commonest are dropped.
+    Chinese, Japanese and Korean ideograms become overlapping pairs. A code that holds a digit, like `ORD-7781`, stays
+    whole.
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return [token[:_LONGEST] for match in _PIECE.finditer(folded) for token in _tokens_of(match)]
+
+
+def _tokens_of(match: re.Match[str]) -> Iterator[str]:
+    piece = match.group()
+    if match.lastgroup == "cjk":
+        yield from _pairs(piece)
+    elif match.lastgroup == "code" and any(character.isdigit() for character in piece):
+        yield piece
+    else:
+        for part in _SEPARATOR.split(piece):
+            yield from _word(part)
+
+
+def _pairs(run: str) -> list[str]:
+    return [run[n : n + 2] for n in range(len(run) - 1)] or [run]
+
+
+def _word(word: str) -> Iterator[str]:
+    plain = _without_accents(word)
+    if plain and plain not in _STOP:
+        yield _stemmer().stemWord(plain)
+
+
+def _without_accents(word: str) -> str:
+    if word.isascii():
+        return word
+    return "".join(c for c in unicodedata.normalize("NFD", word) if not unicodedata.combining(c))
+
+
+class _Stemmer(Protocol):
+    """What is used of PyStemmer, which has no types."""
+
+    def stemWord(self, word: str) -> str:  # noqa: N802 - the library's name
+        ...
+
+
+def _stemmer() -> _Stemmer:
+    """A stemmer of this thread's own: its cache is not safe to share."""
+    found: _Stemmer | None = getattr(_local, "stemmer", None)
+    if found is None:
+        made: _Stemmer = Stemmer.Stemmer("english")
+        found = _local.stemmer = made
+    return found
