@@ -1,0 +1,92 @@
+"""Milvus Lite served over loopback TCP, as the laptop runs it: one worker and a small memtable."""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from memplane_core.embedded.ports import free_port, port_is_free
+from memplane_core.embedded.probes import tcp_open
+from memplane_core.embedded.processes import Child, Launch
+
+MEMTABLE_BYTES: Final = 2 * 1024 * 1024
+"""Lite searches rows that it has not flushed by brute force, so it must flush early."""
+
+
+class MilvusLite:
+    """One Milvus Lite server. As a context manager it runs inside the `with`, and can be stopped and started there.
+
+    Args:
+        data_dir: Where its collections are, made if absent and left behind. A temporary folder when left out.
+        port: Loopback port; a free one when left out. It stays the same over restarts.
+    """
+
+    def __init__(self, data_dir: Path | None = None, *, port: int | None = None) -> None:
+        self._temporary = None if data_dir else Path(tempfile.mkdtemp(prefix="memplane-milvus-lite-"))
+        folder = data_dir or self._temporary or Path()
+        self.port = port or free_port()
+        self._child = Child(
+            Launch(
+                argv=[
+                    *(sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(folder / "data")),
+                    *("--host", "127.0.0.1", "--port", str(self.port), "--max-workers", "1"),
+                ],
+                env={**os.environ, "MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES": str(MEMTABLE_BYTES)},
+                log=folder / "log",
+                death_signal=signal.SIGKILL,
+                stop_signal=signal.SIGINT,  # the only one at which it closes its files
+                grace_s=8.0,
+            )
+        )
+
+    @property
+    def uri(self) -> str:
+        """What `MilvusSettings.uri` takes."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, *, timeout_s: float = 30.0) -> None:
+        """Start it, again if it was stopped or killed; returns when it answers, after about 1 s. Nothing is loaded.
+
+        Raises:
+            RuntimeError: The port is taken, or the server ended or was too slow, with the end of its log.
+        """
+        if not port_is_free(self.port):  # gRPC would share it with another server, and each would get half the calls
+            raise RuntimeError(f"port {self.port} is taken")
+        self._child.start()
+        self._child.wait_ready(lambda: tcp_open(self.port), timeout_s=timeout_s)
+
+    def stop(self) -> None:
+        """End it the way Ctrl-C does."""
+        self._child.stop()
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self._child.kill()
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it on the same data and port."""
+        self.stop()
+        self.start()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, say SIGSTOP or SIGCONT."""
+        os.killpg(self._child.pid, number)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._temporary:
+            shutil.rmtree(self._temporary, ignore_errors=True)

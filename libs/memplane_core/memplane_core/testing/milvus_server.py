@@ -1,0 +1,225 @@
+"""A real standalone Milvus 2.3.5 from the PyPI wheel `milvus`, installed in an environment of its own.
+
+The wheel wants an older pymilvus and unpacks its binaries into every data folder; so it has its own environment, its
+binaries are unpacked there once, and the server is started as our own child.
+
+    python -m memplane_core.testing.milvus_server prepare
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from memplane_core.embedded.ports import free_port
+from memplane_core.embedded.probes import http_ok
+from memplane_core.embedded.processes import Child, Launch
+
+PYTHON_VARIABLE: Final = "MEMPLANE_MILVUS_SERVER_PYTHON"
+"""Names the interpreter of an environment that has the wheel, instead of the one that `prepare` makes."""
+
+_ROOT = Path(__file__).resolve().parents[4]
+_LOCK = _ROOT / "requirements-milvus-server.lock"
+_HOME = _ROOT / ".venvs" / "milvus-server"
+
+_UNPACK = "import sys, milvus; milvus._initialize_data_files(sys.argv[1])"
+
+_CONFIGURE = """
+import json, sys, milvus
+base, ports = sys.argv[1], json.loads(sys.argv[2])
+config = milvus.MilvusServerConfig(data_dir=base, **ports)
+config.set("log.level", "warn")
+config.set("etcd_log_level", "warn")
+config.resolve()
+"""
+
+_PORTS = (
+    *("etcd_port", "proxy_port", "proxy_internal_port", "root_coord_port", "query_coord_port", "query_node_port"),
+    *("index_coord_port", "index_node_port", "data_coord_port", "data_node_port"),
+)
+
+
+class _EtcdConfig(msgspec.Struct, rename="kebab"):
+    """The embedded etcd ignores Milvus's own port setting and would take 2379 and 2380 for all servers alike."""
+
+    data_dir: str
+    listen_client_urls: str
+    advertise_client_urls: str
+    listen_peer_urls: str
+    initial_advertise_peer_urls: str
+    initial_cluster: str
+    name: str = "default"
+    log_level: str = "warn"
+
+
+def prepare() -> Path:
+    """Make the environment from the lock if it is absent or stale, and unpack the binaries once.
+
+    Returns:
+        The environment's interpreter. Takes 20 s the first time, nothing later; safe when several do it at once.
+    """
+    override = os.environ.get(PYTHON_VARIABLE)
+    home = Path(override).absolute().parent.parent if override else _HOME
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with (home.parent / f".{home.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not override:
+            _install(home)
+        _unpack(home)
+    return home / "bin" / "python"
+
+
+def _install(home: Path) -> None:
+    wanted = hashlib.sha256(_LOCK.read_bytes()).hexdigest()
+    stamp = home / "lock.sha256"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    venv.create(home, clear=True, with_pip=True)
+    pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "install", "--require-hashes", "--no-deps", "-r", str(_LOCK)], check=True)  # noqa: S603
+    stamp.write_text(wanted)
+
+
+def _unpack(home: Path) -> None:
+    target = home / "milvus-server"
+    if not target.exists():
+        partial = home / "milvus-server.part"
+        shutil.rmtree(partial, ignore_errors=True)
+        subprocess.run([str(home / "bin" / "python"), "-c", _UNPACK, str(partial)], check=True)  # noqa: S603
+        partial.rename(target)
+
+
+class MilvusServer:
+    """One standalone server. As a context manager it runs inside the `with`, and can be stopped and started there.
+
+    Every port it opens is a free one of its own, so that any number can run side by side.
+
+    Args:
+        data_dir: Where its etcd, queue, segments, configuration and logs are, made if absent and left behind; about
+            200 MB when empty. A temporary folder when left out.
+    """
+
+    def __init__(self, data_dir: Path | None = None) -> None:
+        self._temporary = None if data_dir else Path(tempfile.mkdtemp(prefix="memplane-milvus-"))
+        self._folder = (data_dir or self._temporary or Path()).absolute()
+        ports: list[int] = []
+        while len(ports) < len(_PORTS) + 2:
+            ports.append(free_port(besides=ports))
+        self._etcd_peer_port, self._health_port, *rest = ports
+        self._ports = dict(zip(_PORTS, rest, strict=True))
+        self.port = self._ports["proxy_port"]
+        self._child: Child | None = None
+
+    @property
+    def uri(self) -> str:
+        """What `MilvusSettings.uri` takes."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, *, timeout_s: float = 60.0) -> None:
+        """Start it, again if it was stopped or killed; returns when it says that it is healthy.
+
+        That takes 2 s on an empty folder and 9 s on one that it was killed in. For up to 40 s after a restart it
+        answers that collections are not loaded.
+
+        Raises:
+            RuntimeError: It ended or was too slow, with the end of its log.
+        """
+        if self._child is None:
+            python = prepare()
+            self._configure(python)
+            self._child = Child(self._launch(python.parent.parent / "milvus-server" / "bin"))
+        self._child.start()
+        health = f"http://127.0.0.1:{self._health_port}/healthz"  # 200 only when all of its parts are
+        self._child.wait_ready(lambda: http_ok(health), timeout_s=timeout_s)
+
+    def stop(self) -> None:
+        """End it: a polite signal first, SIGKILL 3 s later."""
+        if self._child is not None:
+            self._child.stop()
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        if self._child is not None:
+            self._child.kill()
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it on the same data and ports."""
+        self.stop()
+        self.start()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, say SIGSTOP or SIGCONT. Raises RuntimeError unless it was started."""
+        if self._child is None:
+            raise RuntimeError("the server has not been started")
+        os.killpg(self._child.pid, number)
+
+    def _launch(self, binaries: Path) -> Launch:
+        return Launch(
+            argv=[str(binaries / "milvus"), "run", "standalone"],
+            env={
+                **os.environ,
+                "LD_LIBRARY_PATH": str(binaries),
+                "DEPLOY_MODE": "STANDALONE",
+                "METRICS_PORT": str(self._health_port),
+                "MILVUS_RUN_DIR": str(self._folder / "run"),
+                "ETCD_CONFIG_PATH": str(self._folder / "configs" / "etcd.yaml"),
+            },
+            log=self._folder / "logs" / "output.log",
+            cwd=self._folder,
+            death_signal=signal.SIGKILL,
+            grace_s=3.0,
+        )
+
+    def _configure(self, python: Path) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        ports = msgspec.json.encode(self._ports).decode()
+        subprocess.run([str(python), "-c", _CONFIGURE, str(self._folder), ports], check=True)  # noqa: S603
+        client = f"http://127.0.0.1:{self._ports['etcd_port']}"
+        peer = f"http://127.0.0.1:{self._etcd_peer_port}"
+        etcd = _EtcdConfig(
+            data_dir=str(self._folder / "data" / "etcd.data"),
+            listen_client_urls=client,
+            advertise_client_urls=client,
+            listen_peer_urls=peer,
+            initial_advertise_peer_urls=peer,
+            initial_cluster=f"default={peer}",
+        )
+        (self._folder / "configs" / "etcd.yaml").write_bytes(msgspec.json.encode(etcd))  # JSON is YAML
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._temporary:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def main(arguments: list[str]) -> int:
+    """`prepare` is the only command. Returns the exit code."""
+    if arguments != ["prepare"]:
+        sys.stderr.write("usage: python -m memplane_core.testing.milvus_server prepare\n")
+        return 2
+    prepare()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
