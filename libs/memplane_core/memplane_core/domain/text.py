@@ -4,7 +4,7 @@ import re
 import threading
 import unicodedata
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import Stemmer
 
@@ -16,41 +16,8 @@ _PIECE: Final = re.compile(
 )
 _SEPARATOR: Final = re.compile(r"[-_./:#]")
 _STOP: Final = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "for",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "such",
-        "that",
-        "the",
-        "their",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "to",
-        "was",
-        "will",
-        "with",
-    ]
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this"  # noqa: SIM905
+    " to was will with".split()
 )
 _LONGEST: Final = 64
 """Code points of the longest token; a longer run is noise and is cut there."""
@@ -107,6 +74,6 @@ def _stemmer() -> _Stemmer:
     """A stemmer of this thread's own: its cache is not safe to share."""
     found: _Stemmer | None = getattr(_local, "stemmer", None)
     if found is None:
-        made: _Stemmer = Stemmer.Stemmer("english")
-        found = _local.stemmer = made
+        found = cast("_Stemmer", Stemmer.Stemmer("english"))
+        _local.stemmer = found
     return found

@@ -1,9 +1,9 @@
 """Connections to Postgres, each transaction inside one tenant."""
 
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, cast
 
 import asyncpg
 import msgspec
@@ -14,14 +14,32 @@ from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import PostgresSettings
 
-if TYPE_CHECKING:
-    from asyncpg.pool import PoolConnectionProxy
 
-    Connection = PoolConnectionProxy[asyncpg.Record]
-    _Base = asyncpg.Connection[asyncpg.Record]
-else:  # asyncpg's classes are generic to type checkers alone
-    Connection = asyncpg.Connection
-    _Base = asyncpg.Connection
+class Row(Protocol):
+    """A row of an answer, by column name."""
+
+    def __getitem__(self, column: str) -> Any: ...
+
+
+class Connection(Protocol):
+    """What is used of asyncpg's connection, inside a transaction."""
+
+    async def execute(self, query: str, *args: object) -> str:
+        """Run a statement; the answer is its command tag."""
+        ...
+
+    async def fetch(self, query: str, *args: object) -> list[Row]:
+        """All rows."""
+        ...
+
+    async def fetchrow(self, query: str, *args: object) -> Row | None:
+        """The first row."""
+        ...
+
+    async def fetchval(self, query: str, *args: object) -> Any:
+        """The first row's first column."""
+        ...
+
 
 _VECTOR_HEAD = struct.Struct(">HH")
 
@@ -34,7 +52,11 @@ _AWAY = (
 )
 
 
-class _PooledConnection(_Base):
+class _Pooled(Connection, Protocol):
+    def is_closed(self) -> bool: ...
+
+
+class _PooledConnection(asyncpg.Connection):
     """A connection that is given back without a round trip: nothing of ours outlives its transaction."""
 
     def get_reset_query(self) -> str:
@@ -54,16 +76,24 @@ def unpack_vector(raw: bytes) -> FloatArray:
     return np.frombuffer(raw, dtype=">f4", offset=_VECTOR_HEAD.size).astype(np.float32)
 
 
+def _pack_json(value: object) -> bytes:
+    return b"\x01" + msgspec.json.encode(value)
+
+
+def _unpack_json(raw: bytes) -> Any:
+    return msgspec.json.decode(memoryview(raw)[1:])
+
+
 def _same(raw: bytes) -> bytes:
     return raw
 
 
-async def _prepare(connection: _Base) -> None:
+async def _prepare(connection: asyncpg.Connection) -> None:
     await connection.set_type_codec(
         "jsonb",
         schema="pg_catalog",
-        encoder=lambda value: b"\x01" + msgspec.json.encode(value),
-        decoder=lambda raw: msgspec.json.decode(memoryview(raw)[1:]),
+        encoder=_pack_json,
+        decoder=_unpack_json,
         format="binary",
     )
     await connection.set_type_codec("vector", schema="public", encoder=_same, decoder=unpack_vector, format="binary")
@@ -72,14 +102,14 @@ async def _prepare(connection: _Base) -> None:
 class Database:
     """A pool of connections of the runtime role."""
 
-    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", settings: PostgresSettings) -> None:
+    def __init__(self, pool: asyncpg.Pool, settings: PostgresSettings) -> None:
         self._pool = pool
         self._timeout_ms = int(settings.statement_timeout_s * 1000)
         self._acquire_s = settings.connect_timeout_s
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, settings: PostgresSettings) -> AsyncIterator["Database"]:
+    async def open(cls, settings: PostgresSettings) -> AsyncGenerator["Database"]:
         """Connections for as long as the context lasts. Postgres may be away at first: see `ping`."""
         pool = asyncpg.create_pool(
             settings.url.get_secret_value(),
@@ -95,7 +125,7 @@ class Database:
             yield cls(pool, settings)
 
     @asynccontextmanager
-    async def tenant(self, tenant: TenantId) -> AsyncIterator[Connection]:
+    async def tenant(self, tenant: TenantId) -> AsyncGenerator[Connection]:
         """A transaction that sees and writes the rows of `tenant` alone; committed when the block ends without error.
 
         Raises:
@@ -110,7 +140,7 @@ class Database:
             yield connection
 
     @asynccontextmanager
-    async def system(self) -> AsyncIterator[Connection]:
+    async def system(self) -> AsyncGenerator[Connection]:
         """A transaction without a tenant: it sees no rows, and can call the functions that cross tenants.
 
         Raises:
@@ -121,9 +151,10 @@ class Database:
             yield connection
 
     @asynccontextmanager
-    async def _transaction(self, opening: str) -> AsyncIterator[Connection]:
+    async def _transaction(self, opening: str) -> AsyncGenerator[Connection]:
         try:
-            async with self._pool.acquire(timeout=self._acquire_s) as connection:
+            async with self._pool.acquire(timeout=self._acquire_s) as proxy:  # pyright: ignore[reportUnknownVariableType]
+                connection = cast("_Pooled", proxy)
                 await connection.execute(opening)
                 try:
                     yield connection
@@ -139,6 +170,3 @@ class Database:
         """Return when Postgres answers. Raises Unavailable."""
         async with self.system() as connection:
             await connection.fetchval("SELECT 1")
-
-
-Row = asyncpg.Record

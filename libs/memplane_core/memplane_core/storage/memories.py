@@ -1,0 +1,171 @@
+"""Reading memories, and removing one for good."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from memplane_core.contracts.memories import EntityFilter
+from memplane_core.domain.memory import Memory
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.session import Connection, Row
+
+COLUMNS: Final = """
+    m.id, m.external_id, m.content, m.actor, m.scene, m.source, m.memory_type, m.user_id, m.agent_id, m.session_id,
+    m.importance, u.priority, m.pinned, m.metadata, m.occurred_at, m.expires_at, m.created_at, m.updated_at,
+    u.last_accessed_at, u.access_count, m.version, m.state, m.merged_into, m.purge_at,
+    CASE WHEN o.failed_at IS NOT NULL THEN 'failed' WHEN o.memory_id IS NOT NULL AND o.done_at IS NULL THEN 'pending'
+         ELSE 'indexed' END AS index_state,
+    o.error AS index_error
+"""
+
+# The outbox row of the newest revision says whether the index knows it; once trimmed, it does.
+SOURCE: Final = """
+    memory m
+    JOIN memory_usage u ON u.tenant_id = m.tenant_id AND u.memory_id = m.id
+    LEFT JOIN outbox o ON o.tenant_id = m.tenant_id AND o.memory_id = m.id AND o.rev = m.rev AND o.op = 'upsert'
+        AND o.generation = (SELECT active_generation FROM tenant WHERE id = $1)
+"""
+
+ALIVE: Final = "(m.expires_at IS NULL OR m.expires_at > clock_timestamp())"
+
+
+class Revision(msgspec.Struct, frozen=True):
+    """A memory with what its record does not show.
+
+    Attributes:
+        rev: Revision of its indexed form.
+        occurred_given: False where `occurred_at` is only the time of writing.
+        dedup_key: None where it may have twins.
+    """
+
+    memory: Memory
+    rev: int
+    occurred_given: bool
+    dedup_key: bytes | None
+
+
+def memory_of(row: Row) -> Memory:
+    """A memory from a row of `COLUMNS`."""
+    return Memory(**{name: row[name] for name in Memory.__struct_fields__})
+
+
+async def read(tenant: TenantId, connection: Connection, ids: Sequence[UUID]) -> dict[UUID, Memory]:
+    """The memories of these ids that exist and have not expired, whatever their state."""
+    rows = await connection.fetch(
+        f"SELECT {COLUMNS} FROM {SOURCE} WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[]) AND {ALIVE}", tenant, ids
+    )
+    return {row["id"]: memory_of(row) for row in rows}
+
+
+async def read_revision(
+    tenant: TenantId, connection: Connection, memory_id: UUID, *, lock: bool = False
+) -> Revision | None:
+    """One memory that exists and has not expired; `lock` keeps others from changing it until the transaction ends."""
+    row = await connection.fetchrow(
+        f"""
+        SELECT {COLUMNS}, m.rev, m.occurred_given, m.dedup_key FROM {SOURCE}
+        WHERE m.tenant_id = $1 AND m.id = $2 AND {ALIVE} {"FOR UPDATE OF m" if lock else ""}
+        """,
+        tenant,
+        memory_id,
+    )
+    return _revision(row) if row else None
+
+
+async def find_external(
+    tenant: TenantId,
+    connection: Connection,
+    *,
+    user_id: str | None,
+    agent_id: str | None,
+    external_id: str,
+    lock: bool = False,
+) -> Revision | None:
+    """The memory of this name, hidden and expired ones too."""
+    row = await connection.fetchrow(
+        f"""
+        SELECT {COLUMNS}, m.rev, m.occurred_given, m.dedup_key FROM {SOURCE}
+        WHERE m.tenant_id = $1 AND m.user_id IS NOT DISTINCT FROM $2 AND m.agent_id IS NOT DISTINCT FROM $3
+          AND m.external_id = $4 {"FOR UPDATE OF m" if lock else ""}
+        """,
+        tenant,
+        user_id,
+        agent_id,
+        external_id,
+    )
+    return _revision(row) if row else None
+
+
+async def find_twin(tenant: TenantId, connection: Connection, dedup_key: bytes) -> Revision | None:
+    """The active memory that is the same, locked; an expired one too."""
+    row = await connection.fetchrow(
+        f"""
+        SELECT {COLUMNS}, m.rev, m.occurred_given, m.dedup_key FROM {SOURCE}
+        WHERE m.tenant_id = $1 AND m.dedup_key = $2 AND m.state = 'active' FOR UPDATE OF m
+        """,
+        tenant,
+        dedup_key,
+    )
+    return _revision(row) if row else None
+
+
+def _revision(row: Row) -> Revision:
+    return Revision(memory_of(row), row["rev"], row["occurred_given"], row["dedup_key"])
+
+
+async def list_page(
+    tenant: TenantId, connection: Connection, *, where: EntityFilter, before: UUID | None, limit: int
+) -> list[Memory]:
+    """Active, living memories that `where` matches, newest id first, from below `before`."""
+    values: list[Any] = [tenant, before, limit]
+    conditions = "".join(conditions_of(where, values))
+    rows = await connection.fetch(
+        f"""
+        SELECT {COLUMNS} FROM {SOURCE}
+        WHERE m.tenant_id = $1 AND ($2::uuid IS NULL OR m.id < $2) AND m.state = 'active' AND {ALIVE}{conditions}
+        ORDER BY m.id DESC LIMIT $3
+        """,
+        *values,
+    )
+    return [memory_of(row) for row in rows]
+
+
+def conditions_of(where: EntityFilter, values: list[Any]) -> list[str]:
+    """SQL conditions on `m` for a filter, each with ` AND ` before it; its values are appended to `values`."""
+    conditions: list[str] = []
+    for name in where.__struct_fields__:
+        value: str | None = getattr(where, name)
+        if value is not None:
+            values.append(value)
+            conditions.append(f" AND m.{name} = ${len(values)}")
+    return conditions
+
+
+async def remove(tenant: TenantId, connection: Connection, memory_id: UUID) -> bool:
+    """Delete a memory, its history and all derived from it, and tell the index. False where it is not there."""
+    row = await connection.fetchval(
+        """
+        WITH gone AS (
+            DELETE FROM memory WHERE tenant_id = $1 AND id = $2 RETURNING id
+        ), used AS (
+            DELETE FROM memory_usage WHERE tenant_id = $1 AND memory_id = $2
+        ), scenes AS (
+            DELETE FROM memory_scene WHERE tenant_id = $1 AND memory_id = $2
+        ), past AS (
+            DELETE FROM history WHERE tenant_id = $1 AND memory_id = $2
+        ), unsent AS (
+            DELETE FROM outbox WHERE tenant_id = $1 AND memory_id = $2 AND op = 'upsert'
+        ), chunks AS (
+            DELETE FROM chunk WHERE tenant_id = $1 AND memory_id = $2 RETURNING generation, rev
+        ), queued AS (
+            INSERT INTO outbox (tenant_id, generation, memory_id, rev, op, chunks)
+            SELECT $1, generation, $2, rev, 'delete', count(*) FROM chunks GROUP BY generation, rev
+        )
+        SELECT id FROM gone
+        """,
+        tenant,
+        memory_id,
+    )
+    return row is not None
