@@ -28,7 +28,8 @@ SOURCE: Final = """
         AND o.generation = (SELECT active_generation FROM tenant WHERE id = $1)
 """
 
-ALIVE: Final = "(m.expires_at IS NULL OR m.expires_at > clock_timestamp())"
+ALIVE: Final = "(m.expires_at IS NULL OR m.expires_at > statement_timestamp())"
+"""Not `now()`, which is the transaction's start; and not `clock_timestamp()`, which no index can be searched by."""
 
 
 class Revision(msgspec.Struct, frozen=True):

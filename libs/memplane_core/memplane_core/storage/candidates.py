@@ -1,0 +1,149 @@
+"""What Postgres gives a search: fresh rows, the scan that stands in for the index, and the re-check of every hit."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from memplane_core.contracts.memories import EntityFilter
+from memplane_core.domain.index import FloatArray
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.memories import ALIVE, conditions_of
+from memplane_core.storage.session import Connection, Row, pack_vector
+
+FRESH_LIMIT: Final = 1000
+"""Most fresh chunks that are scored for one search."""
+
+SCAN_LIMIT: Final = 20_000
+"""Most chunks that Postgres scores in the index's place."""
+
+_FRESH_LOOKED_AT: Final = 20_000
+"""Most outbox rows whose memories are looked at for one search."""
+
+
+class StoredHit(msgspec.Struct, frozen=True):
+    """A memory's best chunk, scored by Postgres; `rev` is the newest."""
+
+    memory_id: UUID
+    rev: int
+    cosine: float
+
+
+class FreshHits(msgspec.Struct, frozen=True):
+    """Chunks that the index may not show yet.
+
+    Attributes:
+        generation: The tenant's active one as this statement saw it; None where the tenant is gone.
+        overflow: There are more than were scored.
+    """
+
+    generation: int | None
+    hits: list[StoredHit]
+    overflow: bool
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What ranking needs of a memory that may be shown."""
+
+    importance: float
+    priority: int
+    last_accessed_at: datetime
+
+
+async def fresh_hits(
+    tenant: TenantId, connection: Connection, *, generation: int, vector: FloatArray, where: EntityFilter
+) -> FreshHits:
+    """Matching chunks that wait for the index or were given to it moments ago, newest first, scored."""
+    values: list[Any] = [tenant, generation, pack_vector(vector)]
+    conditions = "".join(conditions_of(where, values))
+    rows = await connection.fetch(
+        f"""
+        SELECT t.active_generation, f.memory_id, f.rev, f.cosine
+        FROM tenant t LEFT JOIN LATERAL (
+            SELECT c.memory_id, c.rev, -(c.embedding <#> $3::vector) AS cosine
+            FROM (
+                SELECT memory_id, rev, seq FROM outbox
+                WHERE tenant_id = $1 AND generation = $2 AND op = 'upsert' AND fresh_until > statement_timestamp()
+                ORDER BY seq DESC LIMIT {_FRESH_LOOKED_AT}
+            ) o
+            JOIN memory m ON m.tenant_id = $1 AND m.id = o.memory_id AND m.rev = o.rev AND m.state = 'active'
+                AND {ALIVE}{conditions}
+            JOIN chunk c ON c.tenant_id = $1 AND c.generation = $2 AND c.memory_id = o.memory_id AND c.rev = o.rev
+                AND c.embedding IS NOT NULL
+            ORDER BY o.seq DESC LIMIT {FRESH_LIMIT + 1}
+        ) f ON true
+        WHERE t.id = $1 AND t.deleted_at IS NULL
+        """,
+        *values,
+    )
+    found = [row for row in rows if row["memory_id"] is not None]
+    return FreshHits(
+        generation=rows[0]["active_generation"] if rows else None,
+        hits=best_of(found[:FRESH_LIMIT]),
+        overflow=len(found) > FRESH_LIMIT,
+    )
+
+
+def best_of(rows: Sequence[Row]) -> list[StoredHit]:
+    """Rows of chunks as one hit a memory, with its best cosine."""
+    best: dict[UUID, StoredHit] = {}
+    for row in rows:
+        known = best.get(row["memory_id"])
+        if known is None or row["cosine"] > known.cosine:
+            best[row["memory_id"]] = StoredHit(row["memory_id"], row["rev"], row["cosine"])
+    return list(best.values())
+
+
+async def scan(
+    tenant: TenantId, connection: Connection, *, generation: int, vector: FloatArray, where: EntityFilter, limit: int
+) -> list[StoredHit] | None:
+    """The `limit` nearest of all matching memories, exactly; None where there are more than `SCAN_LIMIT` chunks."""
+    values: list[Any] = [tenant, generation]
+    conditions = "".join(conditions_of(where, values))
+    source = f"""
+        FROM chunk c JOIN memory m ON m.tenant_id = $1 AND m.id = c.memory_id AND m.rev = c.rev
+        WHERE c.tenant_id = $1 AND c.generation = $2 AND c.embedding IS NOT NULL
+          AND m.state = 'active' AND {ALIVE}{conditions}
+    """
+    size = await connection.fetchval(
+        f"SELECT count(*) FROM (SELECT 1 {source} LIMIT {SCAN_LIMIT + 1}) AS probe", *values
+    )
+    if size > SCAN_LIMIT:
+        return None
+    values += [pack_vector(vector), limit]
+    rows = await connection.fetch(
+        f"""
+        SELECT c.memory_id, c.rev, max(-(c.embedding <#> ${len(values) - 1}::vector)) AS cosine {source}
+        GROUP BY c.memory_id, c.rev ORDER BY cosine DESC LIMIT ${len(values)}
+        """,
+        *values,
+    )
+    return [StoredHit(row["memory_id"], row["rev"], row["cosine"]) for row in rows]
+
+
+async def check(
+    tenant: TenantId, connection: Connection, hits: dict[UUID, int], *, where: EntityFilter
+) -> dict[UUID, Checked]:
+    """Which hits may be shown: active, alive, matching, and of the newest revision.
+
+    Args:
+        tenant: Whose hits these are.
+        connection: A transaction of the tenant.
+        hits: The revision that was found, by memory.
+        where: The search's whole filter.
+    """
+    values: list[Any] = [tenant, list(hits), list(hits.values())]
+    conditions = "".join(conditions_of(where, values))
+    rows = await connection.fetch(
+        f"""
+        SELECT m.id, m.importance, u.priority, u.last_accessed_at
+        FROM unnest($2::uuid[], $3::int[]) AS h(id, rev)
+        JOIN memory m ON m.tenant_id = $1 AND m.id = h.id AND m.rev = h.rev
+        JOIN memory_usage u ON u.tenant_id = $1 AND u.memory_id = m.id
+        WHERE m.state = 'active' AND {ALIVE}{conditions}
+        """,
+        *values,
+    )
+    return {row["id"]: Checked(row["importance"], row["priority"], row["last_accessed_at"]) for row in rows}
