@@ -97,6 +97,18 @@ async def make_database(admin_url: str, name: str = DATABASE, *, template: str |
         await _add_extension(with_database(admin_url, name))
 
 
+async def is_prepared(url: str) -> bool:
+    """Whether one of the two roles can log in there, to a database that has pgvector. Raises OSError."""
+    try:
+        connection = await connect(url)
+    except BootstrapError:
+        return False
+    try:
+        return await connection.fetchval("SELECT 1 FROM pg_extension WHERE extname = 'vector'") is not None
+    finally:
+        await connection.close()
+
+
 def database_of(admin_url: str) -> str:
     """Which database Memplane uses on this server: the one the URL names, `memplane` where that is a system one."""
     named = unquote(urlsplit(admin_url).path.lstrip("/"))
@@ -119,13 +131,13 @@ async def connect(url: str) -> Connection:
     """A plain connection.
 
     Raises:
-        BootstrapError: The user, password or database of `url` is not known there.
+        BootstrapError: The server refuses `url`, or it is no connection string.
         OSError: The server cannot be reached.
     """
     try:
         return cast("Connection", await asyncpg.connect(url, timeout=10))
-    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-        raise BootstrapError(f"the database refuses the connection string: {error}") from None
+    except (asyncpg.PostgresError, ValueError) as error:
+        raise BootstrapError(f"the connection string of the database does not work: {error}") from None
 
 
 async def _add_extension(url: str) -> None:

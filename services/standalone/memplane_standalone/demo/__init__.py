@@ -1,0 +1,1 @@
+"""`memplane demo`: a conversation is remembered, and questions are asked of it."""
