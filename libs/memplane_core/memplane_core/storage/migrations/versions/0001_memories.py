@@ -85,8 +85,8 @@ _TABLES = (
         occurred_at timestamptz NOT NULL,
         occurred_given boolean NOT NULL,
         expires_at timestamptz,
-        created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-        updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+        created_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+        updated_at timestamptz NOT NULL DEFAULT statement_timestamp(),
         version int NOT NULL DEFAULT 1,
         rev int NOT NULL DEFAULT 1,
         state text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'forgotten', 'merged')),
@@ -178,6 +178,7 @@ _TABLES = (
     """,
     "CREATE INDEX outbox_fresh ON outbox (tenant_id, generation, fresh_until) WHERE op = 'upsert'",
     "CREATE INDEX outbox_done ON outbox (done_at) WHERE done_at IS NOT NULL",
+    "CREATE INDEX outbox_failed ON outbox (failed_at) WHERE failed_at IS NOT NULL",
     # What an answer is rendered from when a request is repeated: ids and statuses, never content.
     """
     CREATE TABLE idempotency (
@@ -250,6 +251,20 @@ _FUNCTIONS = (
         GROUP BY tenant_id ORDER BY min(seq) LIMIT page
     $$
     """,
+    # Counts no further than it is told to, so that a large backlog costs no more to watch than a small one.
+    """
+    CREATE FUNCTION outbox_backlog(most int) RETURNS TABLE (pending bigint, failed bigint, oldest_s float8)
+    LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp
+    AS $$
+        WITH waiting AS MATERIALIZED (
+            SELECT created_at FROM outbox WHERE done_at IS NULL AND failed_at IS NULL LIMIT most
+        ), refused AS MATERIALIZED (
+            SELECT 1 FROM outbox WHERE failed_at IS NOT NULL LIMIT most
+        )
+        SELECT (SELECT count(*) FROM waiting), (SELECT count(*) FROM refused),
+            (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8 FROM waiting)
+    $$
+    """,
     """
     CREATE FUNCTION trim_finished(outbox_age interval, idempotency_age interval) RETURNS bigint
     LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp
@@ -268,6 +283,7 @@ _FUNCTION_NAMES = (
     "find_api_key(text)",
     "list_tenants(uuid, int)",
     "tenants_with_work(int)",
+    "outbox_backlog(int)",
     "trim_finished(interval, interval)",
 )
 
