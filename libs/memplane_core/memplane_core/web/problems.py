@@ -1,17 +1,31 @@
 """Every error as RFC 9457 `application/problem+json`, rendered here and nowhere else."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
 
-from memplane_core.domain.errors import Fault, MemplaneError
+from memplane_core.domain.errors import (
+    Fault,
+    InvalidRequest,
+    MalformedRequest,
+    MemplaneError,
+    NotFound,
+    PayloadTooLarge,
+    Unauthorized,
+)
 from memplane_core.observability.logs import get_logger
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
+
+_OWN: Final[Mapping[int, type[MemplaneError]]] = {
+    error.status: error for error in (MalformedRequest, Unauthorized, NotFound, PayloadTooLarge, InvalidRequest)
+}
+"""What Litestar's own errors are called here, so that a status has one code whoever raised it."""
 
 _log = get_logger(__name__)
 
@@ -74,13 +88,16 @@ def _http(request: Request[Any, Any, Any], error: HTTPException) -> Response[byt
     status = (
         HTTPStatus.UNPROCESSABLE_ENTITY if isinstance(error, ValidationException) else HTTPStatus(error.status_code)
     )
-    code = "invalid_request" if isinstance(error, ValidationException) else status.name.lower()
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _unexpected(request, error)
+    own = _OWN.get(status)
+    code = own.code if own else status.name.lower()
     faults = _faults(error)
     problem = Problem(
         type=f"/docs/problems#{code}",
-        title=status.phrase,
+        title=own.title if own else status.phrase,
         status=status,
-        detail="; ".join(f"{fault.pointer}: {fault.detail}" for fault in faults) or error.detail,
+        detail="; ".join(f"{fault.pointer or 'body'}: {fault.detail}" for fault in faults) or error.detail,
         code=code,
         request_id=_request_id(request),
         errors=faults,
