@@ -100,6 +100,7 @@ class ServiceHttp:
         repeatable: bool,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
+        attempts: int | None = None,
     ) -> HttpAnswer:
         """Send a request and read its whole answer, whatever the status.
 
@@ -110,6 +111,7 @@ class ServiceHttp:
             repeatable: Whether doing it twice does no harm. What surely was not sent is tried again in any case.
             headers: Of the request.
             body: Of the request, sent as it is.
+            attempts: Most tries of this call, where not the usual number.
 
         Raises:
             ServiceUnreachable: No connection, a broken one, or the breaker is open.
@@ -119,7 +121,9 @@ class ServiceHttp:
             self._breaker = await self._breakers.get_breaker(self._service)
         try:
             async with self._breaker, asyncio.timeout(timeout_s):
-                return await self._attempt_all(method, path, headers=headers, body=body, repeatable=repeatable)
+                return await self._attempt_all(
+                    method, path, headers=headers, body=body, repeatable=repeatable, attempts=attempts or self._attempts
+                )
         except OpenedState as opened:
             # One exception object serves all refused calls: left alone it would collect their frames and bodies.
             opened.with_traceback(None)
@@ -128,7 +132,14 @@ class ServiceHttp:
             raise ServiceTimeout(self._service, timeout_s) from None
 
     async def _attempt_all(
-        self, method: str, path: str, *, headers: Mapping[str, str] | None, body: bytes | None, repeatable: bool
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None,
+        body: bytes | None,
+        repeatable: bool,
+        attempts: int,
     ) -> HttpAnswer:
         def worth_another(error: Exception) -> bool:
             return isinstance(error, ServiceUnreachable) and (error.unsent or repeatable)
@@ -136,11 +147,11 @@ class ServiceHttp:
         try:  # the common case pays nothing for the retries
             return await self._attempt(method, path, headers=headers, body=body)
         except ServiceUnreachable as error:
-            if self._attempts < 2 or not worth_another(error):
+            if attempts < 2 or not worth_another(error):
                 raise
         async for attempt in stamina.retry_context(
             on=worth_another,
-            attempts=self._attempts - 1,
+            attempts=attempts - 1,
             timeout=None,
             wait_initial=0.05,
             wait_max=0.5,
