@@ -1,0 +1,155 @@
+"""A vector index in memory, exact, for tests of what stands on one."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from memplane_core.domain.errors import IndexUnavailable
+from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexHit, IndexKey, IndexRow
+from memplane_core.domain.tenancy import TenantId
+
+
+class _Change(NamedTuple):
+    at: float
+    key: IndexKey
+    row: IndexRow | None
+
+
+class _Collection:
+    """All changes since it was made, oldest first."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self.changes: list[_Change] = []
+
+    def rows(self, until: float) -> dict[IndexKey, IndexRow]:
+        """The rows as they were then."""
+        rows: dict[IndexKey, IndexRow] = {}
+        for change in self.changes:
+            if change.at > until:
+                break
+            if change.row is None:
+                rows.pop(change.key, None)
+            else:
+                rows[change.key] = change.row
+        return rows
+
+
+class MemoryIndex:
+    """`domain.ports.VectorIndex` without a server.
+
+    Args:
+        clock: Seconds, never going back.
+
+    Attributes:
+        down: While true, every call raises IndexUnavailable and changes nothing.
+        visible_after: Seconds after which a search sees a change, as Milvus at bounded staleness.
+        batch_rows: As in the port.
+        rpc_timeout_s: As in `vectors.MilvusIndex`.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._collections: dict[str, _Collection] = {}
+        self.down = False
+        self.visible_after = 0.0
+        self.batch_rows = 500
+        self.rpc_timeout_s = 20.0
+
+    async def ensure(self, tenant: TenantId, generation: Generation) -> None:
+        """Make the collection if absent. Raises IndexUnavailable if it is there with another dimension."""
+        self._check(tenant, generation)
+        collection = self._collections.setdefault(generation.collection, _Collection(generation.dim))
+        if collection.dim != generation.dim:
+            raise IndexUnavailable(f"{generation.collection!r} holds vectors of dimension {collection.dim}")
+
+    async def upsert(self, tenant: TenantId, generation: Generation, rows: Sequence[IndexRow]) -> None:
+        """Store rows whole."""
+        collection = self._present(tenant, generation)
+        if len({row.key for row in rows}) != len(rows):
+            raise ValueError("two rows have the same key")
+        for row in rows:
+            if row.vector.shape != (generation.dim,) or not np.isfinite(row.vector).all():
+                raise ValueError(f"the vector of {row.key} is not {generation.dim} finite numbers")
+        now = self._clock()
+        collection.changes.extend(_Change(now, row.key, row) for row in rows)
+
+    async def delete(self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]) -> None:
+        """Remove rows."""
+        self._check(tenant, generation)
+        now = self._clock()
+        if collection := self._collections.get(generation.collection):
+            collection.changes.extend(_Change(now, key, None) for key in keys)
+
+    async def search(
+        self, tenant: TenantId, generation: Generation, vector: FloatArray, *, limit: int, where: IndexFilter
+    ) -> list[IndexHit]:
+        """The nearest rows that were there `visible_after` seconds ago, exactly."""
+        if not 1 <= limit <= 16_384:
+            raise ValueError(f"limit {limit!r} is not within 1..16384")
+        collection = self._present(tenant, generation)
+        rows = [row for row in collection.rows(self._clock() - self.visible_after).values() if _passes(row, where)]
+        if not rows:
+            return []
+        matrix = np.stack([row.vector for row in rows]).astype(np.float32)
+        cosines = (matrix @ vector) / (np.linalg.norm(matrix, axis=1) * np.linalg.norm(vector))
+        best = np.argsort(-cosines, kind="stable")[:limit]
+        return [IndexHit(rows[i].key, max(-1.0, min(1.0, float(cosines[i])))) for i in best]
+
+    async def keys_present(
+        self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]
+    ) -> frozenset[IndexKey]:
+        """Which of the keys are stored now."""
+        return frozenset(self._rows(tenant, generation).keys() & set(keys))
+
+    async def count(self, tenant: TenantId, generation: Generation) -> int:
+        """Rows stored now."""
+        return len(self._rows(tenant, generation))
+
+    async def drop(self, tenant: TenantId, generation: Generation) -> None:
+        """Remove the collection."""
+        self._check(tenant, generation)
+        self._collections.pop(generation.collection, None)
+
+    async def ping(self) -> None:
+        """Raises IndexUnavailable while `down`."""
+        if self.down:
+            raise IndexUnavailable("the index was switched off by the test", retry_after=1)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+    def _rows(self, tenant: TenantId, generation: Generation) -> dict[IndexKey, IndexRow]:
+        self._check(tenant, generation)
+        collection = self._collections.get(generation.collection)
+        return collection.rows(self._clock()) if collection else {}
+
+    def _present(self, tenant: TenantId, generation: Generation) -> _Collection:
+        self._check(tenant, generation)
+        collection = self._collections.get(generation.collection)
+        if collection is None:
+            raise IndexUnavailable("the collection does not exist yet", retry_after=1)
+        return collection
+
+    def _check(self, tenant: TenantId, generation: Generation) -> None:
+        if generation.tenant != tenant:
+            raise ValueError(f"generation {generation.number} belongs to tenant {generation.tenant}, not to {tenant}")
+        if self.down:
+            raise IndexUnavailable("the index was switched off by the test", retry_after=1)
+
+
+def _passes(row: IndexRow, where: IndexFilter) -> bool:
+    wanted = (
+        (where.user_id, row.user_id),
+        (where.agent_id, row.agent_id),
+        (where.session_id, row.session_id),
+        (where.memory_type, row.memory_type),
+    )
+    return (
+        row.expires_at > where.alive_at
+        and all(values is None or value in values for values, value in wanted)
+        and (where.occurred_from is None or row.occurred_at >= where.occurred_from)
+        and (where.occurred_to is None or row.occurred_at <= where.occurred_to)
+    )

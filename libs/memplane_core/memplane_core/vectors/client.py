@@ -1,0 +1,218 @@
+"""Connections to Milvus: an asynchronous one for data in each event loop, and one in a thread for each DDL call."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+from pymilvus import AsyncMilvusClient, MilvusClient
+from pymilvus.client.types import LoadState
+
+from memplane_core.domain.index import FloatArray
+from memplane_core.settings import MilvusSettings
+from memplane_core.vectors import schema
+from memplane_core.vectors.faults import CollectionAbsent, translated
+
+T = TypeVar("T")
+
+# pymilvus logs each failed call with its traceback. All of them reach the caller as errors, who logs what matters.
+logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+
+_LITE_VERSION: Final = "milvus_lite"
+"""A real server built for the PyPI wheel calls itself `v2.3.5-lite`, so nothing shorter will do."""
+
+_CHANNEL: Final = {
+    # Channels to one address share a connection and its back-off of up to 120 s, unless told otherwise: a new
+    # channel to a server that has come back would fail for as long.
+    "grpc.use_local_subchannel_pool": 1,
+    "grpc.initial_reconnect_backoff_ms": 100,
+    "grpc.min_reconnect_backoff_ms": 5000,
+    "grpc.max_reconnect_backoff_ms": 1000,
+    # Lite's server hangs up on clients that ping an idle connection more than once in five minutes.
+    "grpc.keepalive_permit_without_calls": 0,
+}
+
+
+class Neighbour(NamedTuple):
+    """A row found: its key as text, and its cosine."""
+
+    key: str
+    cosine: float
+
+
+class Connection:
+    """One event loop's connection. Its channel reconnects by itself when a call finds the server gone.
+
+    Every method takes `timeout_s` at most and raises `faults.CollectionAbsent`, `CollectionNotLoaded` or another
+    IndexUnavailable. Each is one call to the server, but for the first `upsert` into a collection, which asks for its
+    schema.
+    """
+
+    def __init__(self, client: AsyncMilvusClient, timeout_s: float) -> None:
+        self._client: Any = client  # it is typed in part only, and wrongly where it matters
+        self._timeout_s = timeout_s
+
+    async def version(self) -> str:
+        """What the server calls itself."""
+        async with self._call("asking for the server's version"):
+            return await self._client.get_server_version(timeout=self._timeout_s)
+
+    async def upsert(self, collection: str, records: list[dict[str, object]]) -> None:
+        """Store rows whole."""
+        async with self._call("upserting"):
+            await self._client.upsert(collection, records, timeout=self._timeout_s)
+
+    async def delete(self, collection: str, expression: str) -> None:
+        """Remove the rows that the expression selects."""
+        async with self._call("deleting"):
+            await self._client.delete(collection, filter=expression, timeout=self._timeout_s)
+
+    async def search(
+        self, collection: str, vector: FloatArray, *, expression: str, limit: int, params: dict[str, object]
+    ) -> Sequence[Neighbour]:
+        """The nearest rows, best first, at bounded staleness."""
+        async with self._call("searching"):
+            answer = await self._client.search(
+                collection,
+                data=[vector],
+                filter=expression,
+                limit=limit,
+                output_fields=[schema.KEY],  # without any, Lite returns the vectors
+                search_params=params,
+                anns_field=schema.VECTOR,
+                consistency_level="Bounded",
+                timeout=self._timeout_s,
+            )
+        return [Neighbour(*pair) for pair in zip(answer[0].ids, answer[0].distances, strict=True)]
+
+    async def keys(self, collection: str, expression: str) -> list[str]:
+        """Keys of the rows that the expression selects, at strong consistency."""
+        return [row[schema.KEY] for row in await self._query(collection, expression, schema.KEY)]
+
+    async def count(self, collection: str) -> int:
+        """Rows stored, at strong consistency."""
+        rows = await self._query(collection, "", "count(*)")
+        return int(rows[0]["count(*)"])
+
+    async def dimension(self, collection: str) -> int | None:
+        """Length of the collection's vectors; None where there is no collection."""
+        try:
+            async with self._call("looking for a collection"):
+                description = await self._client.describe_collection(collection, timeout=self._timeout_s)
+        except CollectionAbsent:
+            return None
+        return next(int(field["params"]["dim"]) for field in description["fields"] if field["name"] == schema.VECTOR)
+
+    async def has_index(self, collection: str) -> bool:
+        """Whether the collection's vectors are indexed, or going to be."""
+        async with self._call("looking for an index"):
+            return bool(await self._client.list_indexes(collection, timeout=self._timeout_s))
+
+    async def load_state(self, collection: str) -> Literal["absent", "released", "loading", "loaded"]:
+        """Whether the collection can be searched."""
+        async with self._call("asking for a collection's state"):
+            answer = await self._client.get_load_state(collection, timeout=self._timeout_s)
+        match answer["state"]:
+            case LoadState.Loaded:
+                return "loaded"
+            case LoadState.Loading:
+                return "loading"
+            case LoadState.NotExist:
+                return "absent"
+            case _:
+                return "released"
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._client.close()
+
+    async def _query(self, collection: str, expression: str, column: str) -> list[dict[str, Any]]:
+        async with self._call("reading"):
+            return await self._client.query(
+                collection,
+                filter=expression,
+                output_fields=[column],
+                consistency_level="Strong",
+                timeout=self._timeout_s,
+            )
+
+    @asynccontextmanager
+    async def _call(self, doing: str) -> AsyncGenerator[None]:
+        with translated(doing):
+            async with asyncio.timeout(self._timeout_s):
+                yield
+
+
+class MilvusClients:
+    """Hands out connections, makes them when first needed, and remembers whether the server is Lite."""
+
+    def __init__(self, settings: MilvusSettings) -> None:
+        self._settings = settings
+        self._connections: WeakKeyDictionary[asyncio.AbstractEventLoop, Connection] = WeakKeyDictionary()
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        self.lite: bool | None = None
+
+    async def connection(self) -> Connection:
+        """The running loop's connection, made at the first call, which takes two calls to the server.
+
+        Raises:
+            IndexUnavailable: No server answered within the settings' `timeout_s`.
+        """
+        loop = asyncio.get_running_loop()
+        connection = self._connections.get(loop)
+        if connection is None:
+            async with self._locks.setdefault(loop, asyncio.Lock()):
+                connection = self._connections.get(loop) or await self._connect()
+                self._connections[loop] = connection
+        return connection
+
+    async def in_thread(self, call: Callable[[MilvusClient], T], *, doing: str) -> T:
+        """Run a DDL call, which the asynchronous client cannot do on every server.
+
+        Raises:
+            IndexUnavailable: As `faults.translated`.
+        """
+        with translated(doing):
+            return await asyncio.to_thread(self._call, call)
+
+    async def close(self) -> None:
+        """Close the running loop's connection. Others close with their loops."""
+        connection = self._connections.pop(asyncio.get_running_loop(), None)
+        if connection is not None:
+            await connection.close()
+
+    async def _connect(self) -> Connection:
+        settings = self._settings
+        client = AsyncMilvusClient(
+            uri=settings.uri,
+            token=settings.token.get_secret_value(),
+            db_name=settings.database,
+            timeout=settings.timeout_s,
+            dedicated=True,
+            grpc_options=_CHANNEL,
+        )
+        connection = Connection(client, settings.timeout_s)
+        try:
+            version = await connection.version()
+        except BaseException:
+            await connection.close()
+            raise
+        self.lite = version.startswith(_LITE_VERSION)
+        return connection
+
+    def _call(self, call: Callable[[MilvusClient], T]) -> T:
+        settings = self._settings
+        client = MilvusClient(
+            uri=settings.uri,
+            token=settings.token.get_secret_value(),
+            db_name=settings.database,
+            timeout=settings.timeout_s,
+            dedicated=True,
+            grpc_options=_CHANNEL,
+        )
+        try:
+            return call(client)
+        finally:
+            client.close()

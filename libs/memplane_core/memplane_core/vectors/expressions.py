@@ -1,0 +1,60 @@
+"""Milvus filter expressions. Every value from outside goes through `quoted`, and nowhere else is text put together."""
+
+from collections.abc import Iterable
+
+from memplane_core.domain.index import IndexFilter, IndexKey
+
+# Inside double quotes Lite and servers agree on these alone; everything else must stand as it is, in UTF-8.
+# What json.dumps makes of text is read differently by both.
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+_INT64 = range(-(2**63), 2**63)
+
+
+def quoted(text: str) -> str:
+    """A string literal that Milvus reads back as exactly `text`.
+
+    Raises:
+        ValueError: The text has a lone surrogate or a NUL, which no store of ours can hold.
+    """
+    if "\0" in text:
+        raise ValueError(f"{text!r} has a NUL character")
+    text.encode()  # UnicodeEncodeError is a ValueError
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def superset(where: IndexFilter) -> str | None:
+    """The expression of a filter, or None when no row can pass it because one of its lists is empty."""
+    terms = [f"expires_at > {_int64(where.alive_at)}"]
+    for column, values in (
+        ("user_id", where.user_id),
+        ("agent_id", where.agent_id),
+        ("session_id", where.session_id),
+        ("memory_type", where.memory_type),
+    ):
+        if values is not None:
+            if not values:
+                return None
+            terms.append(_one_of(column, values))
+    if where.occurred_from is not None:
+        terms.append(f"occurred_at >= {_int64(where.occurred_from)}")
+    if where.occurred_to is not None:
+        terms.append(f"occurred_at <= {_int64(where.occurred_to)}")
+    return " and ".join(terms)
+
+
+def any_key(keys: Iterable[IndexKey]) -> str:
+    """The rows of these keys. The form is one that Lite looks up by primary key instead of scanning for it."""
+    return f"id in [{', '.join(quoted(str(key)) for key in keys)}]"
+
+
+def _one_of(column: str, values: tuple[str, ...]) -> str:
+    if len(values) == 1:
+        return f"{column} == {quoted(values[0])}"
+    return f"{column} in [{', '.join(quoted(value) for value in values)}]"
+
+
+def _int64(value: int) -> int:
+    if value not in _INT64:
+        raise ValueError(f"{value!r} is not a 64-bit integer")
+    return value

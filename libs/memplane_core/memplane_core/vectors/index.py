@@ -1,0 +1,201 @@
+"""The vector index over Milvus: Lite, and servers from 2.3.5 on."""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexHit, IndexKey, IndexRow
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.settings import MilvusSettings
+from memplane_core.vectors import schema
+from memplane_core.vectors.client import Connection, MilvusClients
+from memplane_core.vectors.expressions import any_key, superset
+from memplane_core.vectors.faults import CollectionAbsent, CollectionNotLoaded
+from memplane_core.vectors.lifecycle import Collections
+
+T = TypeVar("T")
+
+MAX_LIMIT: Final = 16_384
+_SERVER_ROWS: Final = 500
+_LITE_ROWS: Final = 50
+_KEYS_PER_CALL: Final = 1_000
+
+
+class MilvusIndex:
+    """`domain.ports.VectorIndex` over one Milvus.
+
+    A search is one call to the server, and so is an upsert of up to `batch_rows` rows; the first call in an event loop
+    adds two for connecting, and a process's first upsert into a collection one for its schema.
+
+    Besides what the port says, ValueError is raised for arguments that no retry makes right: a generation of another
+    tenant, a vector of the wrong shape or with NaN, a string that does not fit, a limit out of range.
+
+    Args:
+        settings: Where Milvus is, and how long it may take.
+    """
+
+    def __init__(self, settings: MilvusSettings) -> None:
+        self._settings = settings
+        self._clients = MilvusClients(settings)
+        self._collections = Collections(settings, self._clients)
+
+    @property
+    def batch_rows(self) -> int:
+        """50 on Lite, whose only worker would be held up by more, and until the server is known; 500 on a server."""
+        return _SERVER_ROWS if self._clients.lite is False else _LITE_ROWS
+
+    @property
+    def rpc_timeout_s(self) -> float:
+        """Seconds from the start of an `upsert` or `delete` after which it can no longer take effect.
+
+        Twice the timeout of a call: what was sent last within the first is given up by the server within the second.
+        """
+        return 2 * self._settings.timeout_s
+
+    async def ensure(self, tenant: TenantId, generation: Generation) -> None:
+        """Make the collection and its index if absent, and load it. See the port.
+
+        Raises:
+            IndexMismatch: The collection is there for vectors of another length.
+            IndexUnavailable: Milvus is away, or was not done within `load_timeout_s`.
+        """
+        _own(tenant, generation)
+        await self._collections.ensure(generation)
+
+    async def upsert(self, tenant: TenantId, generation: Generation, rows: Sequence[IndexRow]) -> None:
+        """Store rows whole, in calls of `batch_rows`; an equal key is replaced. Keys must be distinct.
+
+        All rows are checked before any is sent.
+
+        Raises:
+            CollectionAbsent: `ensure` has to come first.
+            IndexUnavailable: Milvus is away; rows may have been stored, and storing them again does no harm.
+        """
+        _own(tenant, generation)
+        if len({row.key for row in rows}) != len(rows):
+            raise ValueError("two rows have the same key")
+        records = [schema.record(row, generation.dim) for row in rows]
+        await self._clients.connection()  # only now is `batch_rows` known for sure
+        for batch in _batches(records, self.batch_rows):
+            await self._when_loaded(generation, lambda it, batch=batch: it.upsert(generation.collection, batch))
+
+    async def delete(self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]) -> None:
+        """Remove rows; an absent key is no error, and an absent collection neither.
+
+        Raises:
+            IndexUnavailable: Milvus is away; rows may have been removed.
+        """
+        _own(tenant, generation)
+        try:
+            for batch in _batches(keys, _KEYS_PER_CALL):
+                await self._when_loaded(
+                    generation, lambda it, batch=batch: it.delete(generation.collection, any_key(batch))
+                )
+        except CollectionAbsent:
+            return
+
+    async def search(
+        self, tenant: TenantId, generation: Generation, vector: FloatArray, *, limit: int, where: IndexFilter
+    ) -> list[IndexHit]:
+        """The nearest chunks by cosine, best first, at bounded staleness: one call to the server.
+
+        Raises:
+            CollectionAbsent: `ensure` has to come first.
+            CollectionNotLoaded: It is being loaded, from now on if not before; ask Postgres meanwhile.
+            IndexUnavailable: Milvus is away.
+        """
+        _own(tenant, generation)
+        if not 1 <= limit <= MAX_LIMIT:
+            raise ValueError(f"limit {limit!r} is not within 1..{MAX_LIMIT}")
+        vector = schema.checked_vector(vector, generation.dim)
+        expression = superset(where)
+        if expression is None:
+            return []
+        connection = await self._clients.connection()
+        try:
+            found = await connection.search(
+                generation.collection,
+                vector,
+                expression=expression,
+                limit=limit,
+                params=schema.search_params(generation, limit=limit, ef=self._settings.search_ef),
+            )
+        except CollectionNotLoaded:
+            self._collections.load_soon(generation)
+            raise
+        return [IndexHit(IndexKey.parse(key), max(-1.0, min(1.0, cosine))) for key, cosine in found]
+
+    async def keys_present(
+        self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]
+    ) -> frozenset[IndexKey]:
+        """Which of the keys are stored, at strong consistency (0.2 to 0.4 s on a server).
+
+        None where there is no collection. Waits for one that is not loaded.
+
+        Raises:
+            IndexUnavailable: Milvus is away, or did not load the collection within `load_timeout_s`.
+        """
+        _own(tenant, generation)
+        found: set[IndexKey] = set()
+        try:
+            for batch in _batches(keys, _KEYS_PER_CALL):
+                texts = await self._when_loaded(
+                    generation, lambda it, batch=batch: it.keys(generation.collection, any_key(batch))
+                )
+                found.update(IndexKey.parse(text) for text in texts)
+        except CollectionAbsent:
+            return frozenset()
+        return frozenset(found)
+
+    async def count(self, tenant: TenantId, generation: Generation) -> int:
+        """Rows stored, at strong consistency; 0 where the collection is absent. Waits as `keys_present` does.
+
+        Raises:
+            IndexUnavailable: As `keys_present`.
+        """
+        _own(tenant, generation)
+        try:
+            return await self._when_loaded(generation, lambda it: it.count(generation.collection))
+        except CollectionAbsent:
+            return 0
+
+    async def drop(self, tenant: TenantId, generation: Generation) -> None:
+        """Remove the collection; an absent one is no error.
+
+        Raises:
+            IndexUnavailable: Milvus is away.
+        """
+        _own(tenant, generation)
+        await self._collections.drop(generation)
+
+    async def ping(self) -> None:
+        """Return when the server answers; for readiness.
+
+        Raises:
+            IndexUnavailable: It does not.
+        """
+        connection = await self._clients.connection()
+        await connection.version()
+
+    async def close(self) -> None:
+        """Give back the running loop's connection and end its background loads."""
+        await self._collections.close()
+        await self._clients.close()
+
+    async def _when_loaded(self, generation: Generation, call: Callable[[Connection], Awaitable[T]]) -> T:
+        """Call, and once more after a load if the collection turns out not to be loaded."""
+        connection = await self._clients.connection()
+        try:
+            return await call(connection)
+        except CollectionNotLoaded:
+            await self._collections.load(generation)
+            return await call(connection)
+
+
+def _own(tenant: TenantId, generation: Generation) -> None:
+    if generation.tenant != tenant:
+        raise ValueError(f"generation {generation.number} belongs to tenant {generation.tenant}, not to {tenant}")
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
+    for start in range(0, len(items), size):
+        yield list(items[start : start + size])

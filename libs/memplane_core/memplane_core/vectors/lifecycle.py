@@ -1,0 +1,147 @@
+"""Makes, loads and drops collections."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from pymilvus import MilvusClient, MilvusException
+
+from memplane_core.domain.index import Generation
+from memplane_core.settings import MilvusSettings
+from memplane_core.vectors import schema
+from memplane_core.vectors.client import Connection, MilvusClients
+from memplane_core.vectors.faults import CollectionAbsent, IndexMismatch, translated
+
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+
+
+class Collections:
+    """The life of collections on one Milvus. Safe when several tasks, loops or processes do the same at once."""
+
+    def __init__(self, settings: MilvusSettings, clients: MilvusClients) -> None:
+        self._settings = settings
+        self._clients = clients
+        self._made: set[str] = set()
+        self._loading: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[None]] = {}
+
+    async def ensure(self, generation: Generation) -> None:
+        """Return when the collection is made, indexed and loaded. One call to the server where it was before.
+
+        Raises:
+            IndexMismatch: It is there for vectors of another length.
+            IndexUnavailable: Milvus is away, or was not done within `load_timeout_s`.
+        """
+        name = generation.collection
+        connection = await self._clients.connection()
+        async with self._deadline("making a collection"):
+            if name in self._made and await connection.load_state(name) == "loaded":
+                return
+            self._made.discard(name)
+            await self._make(connection, generation)
+            self._made.add(name)
+            await self.load(generation)
+
+    async def load(self, generation: Generation) -> None:
+        """Return when the collection is loaded; all who ask meanwhile wait for the same load.
+
+        Raises:
+            CollectionAbsent: There is none.
+            IndexUnavailable: Milvus is away, or was not done within `load_timeout_s`.
+        """
+        await asyncio.shield(self.load_soon(generation))
+
+    def load_soon(self, generation: Generation) -> asyncio.Task[None]:
+        """Start loading the collection in the background, unless that is under way, and return the task."""
+        place = (asyncio.get_running_loop(), generation.collection)
+        task = self._loading.get(place)
+        if task is None:
+            task = asyncio.create_task(self._load(generation.collection), name=f"load {generation.collection}")
+            self._loading[place] = task
+            task.add_done_callback(lambda done: self._loaded(place, done))
+        return task
+
+    async def drop(self, generation: Generation) -> None:
+        """Remove the collection; an absent one is no error. Raises IndexUnavailable."""
+        name = generation.collection
+        self._made.discard(name)
+        timeout_s = self._settings.load_timeout_s
+        await self._clients.in_thread(
+            lambda ddl: ddl.drop_collection(name, timeout=timeout_s), doing="dropping a collection"
+        )
+
+    async def close(self) -> None:
+        """End the running loop's loads."""
+        loop = asyncio.get_running_loop()
+        tasks = [task for (owner, _), task in self._loading.items() if owner is loop]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _loaded(self, place: tuple[asyncio.AbstractEventLoop, str], task: asyncio.Task[None]) -> None:
+        self._loading.pop(place, None)
+        if not task.cancelled():
+            task.exception()  # those who wait for it are told; nobody else has to be
+
+    async def _make(self, connection: Connection, generation: Generation) -> None:
+        name = generation.collection
+        dim = await connection.dimension(name)
+        if dim is None:
+            await self._clients.in_thread(lambda ddl: self._create(ddl, generation), doing="making a collection")
+            dim = await connection.dimension(name)
+            if dim is None:
+                raise CollectionAbsent("making a collection: it was dropped meanwhile", retry_after=1)
+        if dim != generation.dim:
+            raise IndexMismatch(
+                f"the collection {name!r} holds vectors of dimension {dim}, and the model {generation.model!r} "
+                f"of its generation makes {generation.dim}"
+            )
+        if not await connection.has_index(name):
+            await self._clients.in_thread(lambda ddl: self._index(ddl, generation), doing="indexing a collection")
+
+    def _create(self, ddl: MilvusClient, generation: Generation) -> None:
+        name = generation.collection
+        try:
+            ddl.create_collection(
+                name,
+                schema=schema.collection_schema(generation.dim),
+                consistency_level="Bounded",
+                timeout=self._settings.load_timeout_s,
+            )
+        except MilvusException:
+            # Somebody else may have been faster, which Lite calls an error, and a server if the shape is another.
+            there: object = ddl.has_collection(name, timeout=self._settings.timeout_s)
+            if there is not True:
+                raise
+
+    def _index(self, ddl: MilvusClient, generation: Generation) -> None:
+        name = generation.collection
+        params = schema.index_params(generation)
+        try:
+            ddl.create_index(name, params, sync=False, timeout=self._settings.load_timeout_s)
+        except MilvusException:
+            if not ddl.list_indexes(name, timeout=self._settings.timeout_s):
+                raise
+
+    async def _load(self, name: str) -> None:
+        connection = await self._clients.connection()
+        timeout_s = self._settings.timeout_s
+        pause_s = _FIRST_PAUSE_S
+        async with self._deadline("loading a collection"):
+            while (state := await connection.load_state(name)) != "loaded":
+                if state == "absent":
+                    raise CollectionAbsent("loading a collection: there is none", retry_after=1)
+                if state == "released":
+                    await self._clients.in_thread(
+                        lambda ddl: ddl.load_collection(name, _async=True, timeout=timeout_s),
+                        doing="loading a collection",
+                    )
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+
+    @contextlib.asynccontextmanager
+    async def _deadline(self, doing: str) -> AsyncGenerator[None]:
+        with translated(doing):
+            async with asyncio.timeout(self._settings.load_timeout_s):
+                yield
