@@ -5,6 +5,7 @@ import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +91,7 @@ def by_hand(encoder: Encoder, ids: list[int], *, pooling: str) -> npt.NDArray[np
 
 
 def run(graph: Path, ids: list[int]) -> npt.NDArray[np.float32]:
-    session = ort.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
+    session: Any = ort.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
     answers = session.run(None, {"input_ids": np.array([ids], np.int64)})
     return np.asarray(answers[0], np.float32)[0]
 

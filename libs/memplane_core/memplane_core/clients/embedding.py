@@ -1,0 +1,257 @@
+"""The embedding service as retrieval and the workers see it."""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from typing import Final, TypeVar
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import stamina
+import structlog
+import uuid_utils
+from cachetools import LRUCache
+
+from memplane_core.clients.http import HttpAnswer, ServiceHttp, ServiceTimeout, ServiceUnreachable
+from memplane_core.contracts.embedding import EMBED_PATH, PROFILES_PATH, EmbedRequest, EmbedResponse
+from memplane_core.domain.embedding import EmbedItem, InputType, Lane, ModelProfile, ModelProfiles
+from memplane_core.domain.errors import EmbeddingUnavailable, InvalidRequest, NotFound, invalid
+from memplane_core.domain.index import FloatArray
+from memplane_core.domain.ports import EmbeddedText
+from memplane_core.domain.tenancy import Principal, TenantId
+from memplane_core.security.internal import InternalTokens
+
+T = TypeVar("T")
+
+_PROFILES_FRESH_S: Final = 60.0
+_PROFILES_TIMEOUT_S: Final = 5.0
+_ITEMS_A_CALL: Final = 256
+_BYTES_A_CALL: Final = 8 * 1024 * 1024
+_KEPT_OVERHEAD: Final = 300
+_NOBODY: Final = TenantId(UUID(int=0))
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """What is read of a problem."""
+
+    detail: str = ""
+
+
+class _Busy(Exception):
+    """The service asks to come back."""
+
+    def __init__(self, detail: str, pause_s: float) -> None:
+        super().__init__(detail)
+        self.pause_s = pause_s
+
+
+class HttpEmbedder:
+    """An `Embedder` over HTTP. Make it anywhere, use it in one event loop, and `close` it there.
+
+    Query vectors are kept in this process: a query asked again costs no call.
+
+    Args:
+        base_url: Of the embedding service.
+        tokens: Sign the calls.
+        query_cache_bytes: Of query vectors kept.
+    """
+
+    def __init__(self, base_url: str, tokens: InternalTokens, *, query_cache_bytes: int = 16 * 1024 * 1024) -> None:
+        self._http = ServiceHttp(base_url, service="the embedding service")
+        self._tokens = tokens
+        self._queries: LRUCache[bytes, FloatArray] = LRUCache(query_cache_bytes, getsizeof=_kept_size)
+        self._profiles: ModelProfiles | None = None
+        self._profiles_until = 0.0
+        self._known: dict[str, ModelProfile] = {}
+
+    async def embed_query(self, tenant: TenantId, text: str, *, model: str, timeout_s: float) -> FloatArray:
+        """A read-only vector of shape (dim,).
+
+        Raises:
+            InvalidRequest: The text cannot be embedded.
+            NotFound: No model is called that.
+            EmbeddingUnavailable: No answer in time.
+        """
+        key = _query_key(tenant, text, model=model)
+        kept = self._queries.get(key)
+        if kept is not None:
+            return kept
+        answer = await self._embed(tenant, [EmbedItem(text)], model, "query", "query", timeout_s=timeout_s)
+        (embedded,) = _embedded(answer)
+        if embedded.error is not None:
+            raise invalid("/query", embedded.error)
+        vector = embedded.vectors[0]
+        if _kept_size(vector) <= self._queries.maxsize:
+            self._queries[key] = vector
+        return vector
+
+    async def embed_passages(
+        self, tenant: TenantId, items: Sequence[EmbedItem], *, model: str, lane: Lane, timeout_s: float
+    ) -> list[EmbeddedText]:
+        """Windows and vectors for each item, in order; an item that cannot be embedded has an `error`.
+
+        Raises:
+            NotFound: No model is called that.
+            EmbeddingUnavailable: No answer in time.
+        """
+        calls = [
+            self._embed(tenant, part, model, "passage", lane, timeout_s=timeout_s)
+            for part in _parts([_sendable(item) for item in items])
+        ]
+        answers = await asyncio.gather(*calls)
+        return [embedded for answer in answers for embedded in _embedded(answer)]
+
+    async def profiles(self) -> ModelProfiles:
+        """The models served, as known a minute ago at most. Raises EmbeddingUnavailable."""
+        now = asyncio.get_running_loop().time()
+        if self._profiles is None or now >= self._profiles_until:
+            self._profiles = await self._call(
+                "GET", PROFILES_PATH, ModelProfiles, tenant=_NOBODY, body=None, timeout_s=_PROFILES_TIMEOUT_S
+            )
+            self._profiles_until = now + _PROFILES_FRESH_S
+            self._known |= {profile.name: profile for profile in self._profiles.models}
+        return self._profiles
+
+    async def profile(self, model: str) -> ModelProfile:
+        """One model's profile, cached for good. Raises EmbeddingUnavailable, or NotFound for an unknown model."""
+        if model not in self._known:
+            await self.profiles()
+        if model not in self._known:
+            raise NotFound(f"no model is called {model!r}; there are {', '.join(sorted(self._known))}")
+        return self._known[model]
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._http.close()
+
+    async def _embed(
+        self,
+        tenant: TenantId,
+        items: list[EmbedItem],
+        model: str,
+        input_type: InputType,
+        lane: Lane,
+        *,
+        timeout_s: float,
+    ) -> EmbedResponse:
+        request = EmbedRequest(model=model, input_type=input_type, lane=lane, items=items)
+        body = msgspec.msgpack.encode(request)
+        answer = await self._call("POST", EMBED_PATH, EmbedResponse, tenant=tenant, body=body, timeout_s=timeout_s)
+        rows = sum(len(result.windows) for result in answer.results)
+        if len(answer.results) != len(items) or len(answer.vectors) != rows * answer.dim * 4:
+            raise EmbeddingUnavailable("the embedding service's answer does not fit the question")
+        return answer
+
+    async def _call(
+        self, method: str, path: str, type_: type[T], *, tenant: TenantId, body: bytes | None, timeout_s: float
+    ) -> T:
+        """Ask until there is an answer, or no hope of one within the time."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+
+        def pause(error: Exception) -> bool | float:
+            """How long to wait where the service asks for it and the time allows it."""
+            if not isinstance(error, _Busy) or asyncio.get_running_loop().time() + error.pause_s >= deadline:
+                return False
+            return error.pause_s
+
+        try:
+            async with asyncio.timeout_at(deadline):
+                async for attempt in stamina.retry_context(on=pause, attempts=None, timeout=None):
+                    with attempt:
+                        return await self._ask(method, path, type_, tenant=tenant, body=body, timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise self._unavailable(f"the embedding service had no answer within {timeout_s:g} s") from error
+        except (_Busy, ServiceUnreachable, ServiceTimeout) as error:
+            raise self._unavailable(str(error)) from error
+        raise AssertionError("a retry context ends by a return or an error")
+
+    async def _ask(
+        self, method: str, path: str, type_: type[T], *, tenant: TenantId, body: bytes | None, timeout_s: float
+    ) -> T:
+        answer = await self._http.call(
+            method, path, timeout_s=timeout_s, repeatable=True, headers=self._headers(tenant), body=body
+        )
+        if answer.status == 200:
+            try:
+                return msgspec.msgpack.decode(answer.body, type=type_)
+            except msgspec.DecodeError as error:
+                raise self._unavailable(f"the embedding service's answer cannot be read: {error}") from error
+        detail = _detail(answer)
+        if answer.status == 503:
+            raise _Busy(detail, _retry_after(answer))
+        if answer.status == 404:
+            raise NotFound(detail)
+        if answer.status in {400, 413, 422}:
+            raise InvalidRequest(detail)
+        raise self._unavailable(f"the embedding service answers {answer.status}: {detail}")
+
+    def _headers(self, tenant: TenantId) -> dict[str, str]:
+        bound = structlog.contextvars.get_contextvars().get("request_id")
+        request_id = bound if isinstance(bound, str) else uuid_utils.uuid7().hex
+        principal = Principal(tenant=tenant, scopes=frozenset(), key_id="service", request_id=request_id)
+        return {"Authorization": f"Bearer {self._tokens.sign(principal)}", "Content-Type": "application/x-msgpack"}
+
+    def _unavailable(self, detail: str) -> EmbeddingUnavailable:
+        return EmbeddingUnavailable(detail, retry_after=self._http.retry_after_s)
+
+
+def _embedded(answer: EmbedResponse) -> list[EmbeddedText]:
+    """Each item's windows with its rows of the vectors, which are views of the answer and read-only."""
+    vectors = np.frombuffer(answer.vectors, "<f4").reshape(-1, answer.dim)
+    found: list[EmbeddedText] = []
+    at = 0
+    for result in answer.results:
+        found.append(EmbeddedText(result.windows, vectors[at : at + len(result.windows)], result.error))
+        at += len(result.windows)
+    return found
+
+
+def _sendable(item: EmbedItem) -> EmbedItem:
+    """MessagePack carries no half of a surrogate pair; an empty text in its place gets its error from the service."""
+    try:
+        (item.head + item.text).encode()
+    except UnicodeEncodeError:
+        return EmbedItem("")
+    return item
+
+
+def _parts(items: Sequence[EmbedItem]) -> list[list[EmbedItem]]:
+    """Items in order, in calls of bounded size."""
+    parts: list[list[EmbedItem]] = []
+    size = 0
+    for item in items:
+        its = 4 * (len(item.text) + len(item.head))
+        if not parts or len(parts[-1]) >= _ITEMS_A_CALL or size + its > _BYTES_A_CALL:
+            parts.append([])
+            size = 0
+        parts[-1].append(item)
+        size += its
+    return parts
+
+
+def _query_key(tenant: TenantId, text: str, *, model: str) -> bytes:
+    """Names a query without keeping its text. Raises InvalidRequest for half of a surrogate pair."""
+    try:
+        encoded = msgspec.msgpack.encode((tenant.bytes, model, text))
+    except UnicodeEncodeError:
+        raise invalid("/query", "holds half of a surrogate pair, which is no text") from None
+    return hashlib.blake2b(encoded, digest_size=16).digest()
+
+
+def _kept_size(vector: FloatArray) -> int:
+    return vector.nbytes + _KEPT_OVERHEAD
+
+
+def _retry_after(answer: HttpAnswer) -> float:
+    try:
+        return max(0.05, float(answer.headers.get("Retry-After", "")))
+    except ValueError:
+        return 0.5
+
+
+def _detail(answer: HttpAnswer) -> str:
+    try:
+        return msgspec.json.decode(answer.body, type=_Refusal).detail or str(answer.status)
+    except msgspec.DecodeError:
+        return answer.body[:200].decode(errors="replace")

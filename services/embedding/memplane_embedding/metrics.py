@@ -1,0 +1,9 @@
+"""Metrics of the embedding service."""
+
+from typing import Final
+
+from prometheus_client import Counter
+
+TEXTS: Final = Counter(
+    "memplane_embedding_texts_total", "Texts asked for, by where their vectors came from.", ("model", "lane", "source")
+)
