@@ -1,0 +1,1 @@
+"""Owns memories: write, read, update, forget, search."""

@@ -80,13 +80,18 @@ class WrittenMemory(MemoryView, kw_only=True):
 
 
 class BatchItem(msgspec.Struct, kw_only=True):
-    """What became of one memory of a batch; `status` is what `POST /v1/memories` would have answered."""
+    """What became of one memory of a batch.
+
+    Attributes:
+        status: What `POST /v1/memories` would have answered.
+        version: Null, like `index_state`, where a repeated request finds that the memory is gone by now.
+    """
 
     status: Literal[200, 201, 202]
     id: UUID
-    version: int
+    version: int | None
     deduplicated: bool
-    index_state: IndexState
+    index_state: IndexState | None
 
 
 class BatchWritten(msgspec.Struct, kw_only=True):

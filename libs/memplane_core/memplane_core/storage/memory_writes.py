@@ -8,9 +8,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from memplane_core.domain.embedding import Window
+from memplane_core.domain.chunking import Chunk
 from memplane_core.domain.errors import DuplicateMemory
-from memplane_core.domain.index import FloatArray
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.storage.memories import Revision, find_twin
@@ -38,15 +37,6 @@ class NewMemory(msgspec.Struct, frozen=True, kw_only=True):
     occurred_given: bool
     expires_at: datetime | None
     dedup_key: bytes | None
-
-
-class Chunk(msgspec.Struct, frozen=True):
-    """A window of a memory's text with its tokens; `vector` is None until it has been embedded."""
-
-    n: int
-    window: Window
-    tokens: list[str]
-    vector: FloatArray | None
 
 
 class Inserted(msgspec.Struct, frozen=True):
@@ -149,7 +139,9 @@ WITH input AS (
         user_id = i.user_id, agent_id = i.agent_id, session_id = i.session_id, importance = i.importance,
         pinned = i.pinned, metadata = i.metadata, occurred_at = i.occurred_at, occurred_given = i.occurred_given,
         expires_at = i.expires_at, dedup_key = decode(i.dedup_key, 'hex'), rev = i.rev,
-        state = 'active', merged_into = NULL, purge_at = NULL,
+        state = CASE WHEN $7 THEN 'active' ELSE m.state END,
+        merged_into = CASE WHEN $7 THEN NULL ELSE m.merged_into END,
+        purge_at = CASE WHEN $7 THEN NULL ELSE m.purge_at END,
         version = m.version + 1, updated_at = clock_timestamp()
     FROM input i WHERE m.tenant_id = $1 AND m.id = $2
     RETURNING m.version, m.updated_at
@@ -169,6 +161,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         after: Its new fields; `version`, `updated_at` and the index state are the database's to give.
+        revive: A hidden memory becomes active again.
         reindex: The index holds something of it that changes: `rev` grows.
         chunks: Its new chunks where the text changed, else None.
         changed: Old values of the fields that change, for the history.
@@ -177,6 +170,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     after: Memory
     occurred_given: bool
     dedup_key: bytes | None
+    revive: bool
     reindex: bool
     chunks: list[Chunk] | None
     changed: dict[str, Any]
@@ -209,6 +203,7 @@ async def update(
             principal.key_id,
             principal.request_id,
             change.changed,
+            change.revive,
         )
     except asyncpg.UniqueViolationError as error:
         raise DuplicateMemory("another memory became the same just now; read it and try again") from error

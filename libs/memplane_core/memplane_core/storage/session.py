@@ -170,3 +170,8 @@ class Database:
         """Return when Postgres answers. Raises Unavailable."""
         async with self.system() as connection:
             await connection.fetchval("SELECT 1")
+
+
+def is_contention(error: Exception) -> bool:
+    """Whether a transaction was undone only because others were in its way: it may be run again."""
+    return isinstance(error, asyncpg.DeadlockDetectedError | asyncpg.SerializationError)

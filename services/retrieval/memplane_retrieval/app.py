@@ -1,0 +1,119 @@
+"""Where the retrieval service is put together."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+from litestar import Litestar
+from litestar.di import Provide
+from redis.asyncio import Redis
+
+from memplane_core.clients.embedding import HttpEmbedder
+from memplane_core.clients.jobs import CeleryKicker
+from memplane_core.domain.ports import Embedder, Kicker, VectorIndex
+from memplane_core.security.internal import InternalTokens
+from memplane_core.storage.session import Database
+from memplane_core.vectors.index import MilvusIndex
+from memplane_core.web.app import ServiceApp, build_app
+from memplane_core.web.middleware import InternalAuth
+from memplane_retrieval.embedding import Chunker
+from memplane_retrieval.generations import Generations
+from memplane_retrieval.patch import Patcher
+from memplane_retrieval.routes import ROUTES
+from memplane_retrieval.search import Searcher
+from memplane_retrieval.settings import RetrievalSettings
+from memplane_retrieval.touches import Touches
+from memplane_retrieval.waiting import IndexWait
+from memplane_retrieval.write import Writer
+
+
+class Ports(msgspec.Struct, frozen=True, kw_only=True):
+    """The world outside of this service."""
+
+    database: Database
+    index: VectorIndex
+    embedder: Embedder
+    kicker: Kicker
+    touches: Touches
+
+
+OpenPorts = Callable[[RetrievalSettings, AsyncExitStack], Awaitable[Ports]]
+"""Opens them; what has to be closed goes on the stack."""
+
+
+def create_app() -> ServiceApp:
+    """The application, as the environment describes it."""
+    return build(RetrievalSettings.load(), open_ports=open_real_ports)
+
+
+def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
+    """The application, as `settings` describe it. Its parts are made when it starts and given back when it stops."""
+    tokens = InternalTokens(settings.trust.internal_secret.get_secret_value())
+    parts: dict[str, Any] = {}
+
+    @asynccontextmanager
+    async def lifespan(_app: Litestar) -> AsyncGenerator[None]:
+        async with AsyncExitStack() as stack:
+            parts.update(_assemble(settings, await open_ports(settings, stack)))
+            yield
+        parts.clear()
+
+    async def check_postgres() -> None:
+        await parts["database"].ping()
+
+    return build_app(
+        ROUTES,
+        service="retrieval",
+        settings=settings,
+        lifespan=[lifespan],
+        # Only Postgres: without the index or the embedder this service degrades, and must stay in the rotation.
+        checks={"postgres": check_postgres},
+        middleware=[InternalAuth(tokens)],
+        dependencies={
+            name: Provide(partial(parts.__getitem__, name), sync_to_thread=False)
+            for name in ("database", "writer", "patcher", "searcher", "index_wait")
+        },
+    )
+
+
+async def open_real_ports(settings: RetrievalSettings, stack: AsyncExitStack) -> Ports:
+    """Postgres, Milvus, the embedding service, the broker and the cache."""
+    database = await stack.enter_async_context(Database.open(settings.postgres))
+    index = MilvusIndex(settings.milvus)
+    stack.push_async_callback(index.close)
+    tokens = InternalTokens(settings.trust.internal_secret.get_secret_value())
+    embedder = HttpEmbedder(settings.endpoints.embedding_url, tokens)
+    stack.push_async_callback(embedder.close)
+    cache: Redis = Redis.from_url(
+        settings.redis.cache_url.get_secret_value(),
+        socket_timeout=settings.redis.timeout_s,
+        socket_connect_timeout=settings.redis.timeout_s,
+    )
+    stack.push_async_callback(cache.aclose)
+    kicker = CeleryKicker(settings.redis)
+    kicker.start()
+    stack.callback(kicker.close)
+    touches = Touches(cache)
+    await stack.enter_async_context(touches.running())
+    return Ports(database=database, index=index, embedder=embedder, kicker=kicker, touches=touches)
+
+
+def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
+    generations = Generations(ports.database, ttl_s=settings.search.generation_cache_s)
+    chunker = Chunker(ports.embedder, settings.write)
+    return {
+        "database": ports.database,
+        "writer": Writer(ports.database, generations, chunker, ports.kicker),
+        "patcher": Patcher(ports.database, generations, chunker, ports.kicker),
+        "searcher": Searcher(
+            ports.database,
+            ports.index,
+            ports.embedder,
+            generations=generations,
+            touches=ports.touches,
+            settings=settings.search,
+        ),
+        "index_wait": IndexWait(ports.database, limit_s=settings.write.wait_index_s),
+    }

@@ -1,0 +1,151 @@
+"""What a write or a patch makes of a memory."""
+
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import uuid_utils.compat
+from msgspec import UNSET
+
+from memplane_core.contracts.memories import MemoryFields, MemoryWrite
+from memplane_core.domain.memory import (
+    DEFAULT_IMPORTANCE,
+    DEFAULT_PRIORITY,
+    DEFAULT_TYPE,
+    IDENTITY_FIELDS,
+    INDEX_FIELDS,
+    TEXT_FIELDS,
+    Memory,
+    dedup_key,
+    to_utc,
+)
+from memplane_core.storage.memories import Revision
+from memplane_core.storage.memory_writes import NewMemory
+
+_DEFAULTS: Final[dict[str, Any]] = {
+    "actor": None,
+    "scene": [],
+    "source": None,
+    "memory_type": DEFAULT_TYPE,
+    "user_id": None,
+    "agent_id": None,
+    "session_id": None,
+    "importance": DEFAULT_IMPORTANCE,
+    "priority": DEFAULT_PRIORITY,
+    "pinned": False,
+    "metadata": {},
+    "expires_at": None,
+}
+
+
+def given_fields(fields: MemoryFields, *, pointer: str = "") -> dict[str, Any]:
+    """The fields that the caller named, with times in UTC; an expiry is kept to the second.
+
+    Raises:
+        InvalidRequest: A time is out of range.
+    """
+    given = {
+        name: value
+        for name in fields.__struct_fields__
+        if name not in ("external_id", "on_duplicate") and (value := getattr(fields, name)) is not UNSET
+    }
+    if "occurred_at" in given:
+        given["occurred_at"] = to_utc(given["occurred_at"], pointer=f"{pointer}/occurred_at")
+    if given.get("expires_at") is not None:
+        given["expires_at"] = to_utc(given["expires_at"], pointer=f"{pointer}/expires_at").replace(microsecond=0)
+    if "scene" in given:
+        given["scene"] = list(dict.fromkeys(given["scene"]))
+    return given
+
+
+def new_memory(write: MemoryWrite, *, now: datetime, pointer: str = "") -> NewMemory:
+    """A memory with a fresh id, defaults where the caller said nothing, and its twin's key unless it has a name."""
+    given = given_fields(write, pointer=pointer)
+    occurred_at: datetime | None = given.pop("occurred_at", None)
+    values = {**_DEFAULTS, **given}
+    key = dedup_key(
+        content=values["content"],
+        actor=values["actor"],
+        memory_type=values["memory_type"],
+        user_id=values["user_id"],
+        agent_id=values["agent_id"],
+        session_id=values["session_id"],
+        occurred_at=occurred_at,
+    )
+    return NewMemory(
+        id=uuid_utils.compat.uuid7(),
+        external_id=write.external_id,
+        occurred_at=occurred_at or now,
+        occurred_given=occurred_at is not None,
+        dedup_key=None if write.external_id is not None else key,
+        **values,
+    )
+
+
+class Amended(msgspec.Struct, frozen=True, kw_only=True):
+    """A memory after a change, and what the change touches.
+
+    Attributes:
+        changed: Old values of the fields that differ.
+        reindex: The index holds something that differs.
+        new_text: The indexed text differs: it has to be embedded again.
+    """
+
+    after: Memory
+    occurred_given: bool
+    dedup_key: bytes | None
+    changed: dict[str, Any]
+    reindex: bool
+    new_text: bool
+
+
+def amend(before: Revision, given: dict[str, Any]) -> Amended:
+    """`before` with the given fields; what is not named stays."""
+    memory = before.memory
+    changed = {name: getattr(memory, name) for name, value in given.items() if getattr(memory, name) != value}
+    after = msgspec.structs.replace(memory, **given)
+    occurred_given = before.occurred_given or "occurred_at" in given
+    key = before.dedup_key
+    if key is not None and (changed.keys() & IDENTITY_FIELDS or occurred_given != before.occurred_given):
+        key = dedup_key(
+            content=after.content,
+            actor=after.actor,
+            memory_type=after.memory_type,
+            user_id=after.user_id,
+            agent_id=after.agent_id,
+            session_id=after.session_id,
+            occurred_at=after.occurred_at if occurred_given else None,
+        )
+    return Amended(
+        after=after,
+        occurred_given=occurred_given,
+        dedup_key=key,
+        changed=changed,
+        reindex=bool(changed.keys() & INDEX_FIELDS),
+        new_text=bool(changed.keys() & TEXT_FIELDS),
+    )
+
+
+def later_expiry(known: datetime | None, given: datetime | None) -> datetime | None:
+    """The later of two expiries; None is never."""
+    return None if known is None or given is None else max(known, given)
+
+
+def folded(first: MemoryWrite, repeat: MemoryWrite) -> MemoryWrite:
+    """One write for two of the same memory in one batch, as if they had come one after the other."""
+    if first.external_id is None and repeat.on_duplicate == "return":
+        return _with_later_expiry(first, repeat)
+    named = {
+        name: value
+        for name in repeat.__struct_fields__
+        if name != "on_duplicate" and (value := getattr(repeat, name)) is not UNSET
+    }
+    return msgspec.structs.replace(first, **named)
+
+
+def _with_later_expiry(first: MemoryWrite, repeat: MemoryWrite) -> MemoryWrite:
+    known, given = (None if write.expires_at is UNSET else write.expires_at for write in (first, repeat))
+    if known is None or given is None:
+        return msgspec.structs.replace(first, expires_at=None)
+    later = max(to_utc(known, pointer="/expires_at"), to_utc(given, pointer="/expires_at"))
+    return msgspec.structs.replace(first, expires_at=later)

@@ -1,0 +1,53 @@
+"""Turns the texts of a write into chunks, or leaves that to the drain."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from memplane_core.domain.chunking import Chunk, chunks_of
+from memplane_core.domain.embedding import EmbedItem
+from memplane_core.domain.errors import EmbeddingUnavailable
+from memplane_core.domain.index import Generation
+from memplane_core.domain.memory import head_of
+from memplane_core.domain.ports import EmbeddedText, Embedder
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.observability.logs import get_logger
+from memplane_retrieval.settings import WriteSettings
+
+_log = get_logger(__name__)
+
+
+class TextToChunk(msgspec.Struct, frozen=True):
+    """What decides a memory's indexed text."""
+
+    content: str
+    actor: str | None
+    occurred_at: datetime
+
+
+class Chunker:
+    """Embeds what can be embedded before the answer is due."""
+
+    def __init__(self, embedder: Embedder, settings: WriteSettings) -> None:
+        self._embedder = embedder
+        self._settings = settings
+
+    async def chunks(
+        self, tenant: TenantId, texts: Sequence[TextToChunk], *, generation: Generation
+    ) -> list[list[Chunk]]:
+        """Chunks for each text, in order; without vectors where there is too much text or the embedder is away."""
+        heads = [head_of(text.actor, text.occurred_at) for text in texts]
+        items = [EmbedItem(text.content, head) for text, head in zip(texts, heads, strict=True)]
+        embedded: Sequence[EmbeddedText | None] = [None] * len(items)
+        if items and sum(len(item.text) + len(item.head) for item in items) <= self._settings.sync_embed_bytes:
+            try:
+                embedded = await self._embedder.embed_passages(
+                    tenant, items, model=generation.model, lane="write", timeout_s=self._settings.embed_timeout_s
+                )
+            except EmbeddingUnavailable as error:
+                _log.warning("stored without vectors", memories=len(items), reason=str(error))
+        return [
+            chunks_of(text.content, head=head, embedded=result)
+            for text, head, result in zip(texts, heads, embedded, strict=True)
+        ]

@@ -1,0 +1,174 @@
+"""The memory routes, as the gateway forwards them."""
+
+from typing import Annotated, Final
+from uuid import UUID
+
+from litestar import Response, delete, get, patch, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+
+from memplane_core.contracts.checks import check_batch, check_filter, check_patch, check_write, text_faults
+from memplane_core.contracts.memories import (
+    BatchItem,
+    BatchWrite,
+    BatchWritten,
+    EntityFilter,
+    MemoryPage,
+    MemoryPatch,
+    MemoryWrite,
+    SearchRequest,
+    SearchResponse,
+    WrittenMemory,
+)
+from memplane_core.domain.errors import InvalidRequest, NotFound
+from memplane_core.domain.memory import Memory
+from memplane_core.storage import memories
+from memplane_core.storage.idempotency import WriteOutcome
+from memplane_core.storage.session import Database
+from memplane_core.web.request import ServiceRequest
+from memplane_retrieval.cursors import cursor_of, last_of
+from memplane_retrieval.headers import etag_of, fingerprint_of, if_match_of
+from memplane_retrieval.patch import Patcher
+from memplane_retrieval.search import Searcher
+from memplane_retrieval.waiting import IndexWait
+from memplane_retrieval.write import Writer
+
+SINGLE_BODY_BYTES: Final = 256 * 1024
+BATCH_BODY_BYTES: Final = 48 * 1024 * 1024
+_QUERY_BYTES: Final = 8192
+
+PageSize = Annotated[int, QueryParameter(ge=1, le=1000)]
+
+
+@post("/v1/memories", request_max_body_size=SINGLE_BODY_BYTES)
+async def write_memory(
+    request: ServiceRequest, data: JSONBody[MemoryWrite], writer: NamedDependency[Writer]
+) -> Response[WrittenMemory]:
+    """Store one memory."""
+    principal = request.require("memories:write")
+    check_write(data)
+    fingerprint = await fingerprint_of(request, route="POST /v1/memories")
+    written = await writer.write(principal, [data], batch=False, fingerprint=fingerprint)
+    [outcome] = written.outcome
+    memory = written.memories.get(outcome.id)
+    if memory is None:
+        raise NotFound("the memory that this request wrote before is not there any more", id=outcome.id)
+    body = WrittenMemory(
+        **{name: getattr(memory, name) for name in Memory.__struct_fields__}, deduplicated=outcome.deduplicated
+    )
+    headers = {"ETag": etag_of(memory.version)}
+    if written.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    return Response(body, status_code=outcome.status, headers=headers)
+
+
+@post("/v1/memories/batch", status_code=200, request_max_body_size=BATCH_BODY_BYTES)
+async def write_batch(
+    request: ServiceRequest,
+    data: JSONBody[BatchWrite],
+    writer: NamedDependency[Writer],
+    index_wait: NamedDependency[IndexWait],
+) -> Response[BatchWritten]:
+    """Store 1 to 1,000 memories, all or none."""
+    principal = request.require("memories:write")
+    check_batch(data)
+    fingerprint = await fingerprint_of(request, route="POST /v1/memories/batch")
+    written = await writer.write(principal, data.memories, batch=True, fingerprint=fingerprint)
+    known = written.memories
+    if data.wait == "index":
+        known = known | await index_wait.until_indexed(principal.tenant, list(known))
+    results = [_batch_item(outcome, known.get(outcome.id)) for outcome in written.outcome]
+    headers = {"Idempotency-Replayed": "true"} if written.replayed else {}
+    return Response(BatchWritten(results=results), status_code=200, headers=headers)
+
+
+def _batch_item(outcome: WriteOutcome, memory: Memory | None) -> BatchItem:
+    return BatchItem(
+        status=outcome.status,
+        id=outcome.id,
+        version=memory and memory.version,
+        deduplicated=outcome.deduplicated,
+        index_state=memory and memory.index_state,
+    )
+
+
+@post("/v1/memories/search", status_code=200, request_max_body_size=SINGLE_BODY_BYTES)
+async def search_memories(
+    request: ServiceRequest, data: JSONBody[SearchRequest], searcher: NamedDependency[Searcher]
+) -> SearchResponse:
+    """Recall the memories that a query is about."""
+    principal = request.require("memories:read")
+    faults = text_faults(data.query, "/query", _QUERY_BYTES)
+    if faults:
+        raise InvalidRequest(f"/query: {faults[0].detail}", faults=faults)
+    check_filter(data.filters)
+    return await searcher.search(principal, data)
+
+
+@get("/v1/memories")
+async def list_memories(
+    request: ServiceRequest,
+    database: NamedDependency[Database],
+    *,
+    user_id: FromQuery[str | None] = None,
+    agent_id: FromQuery[str | None] = None,
+    session_id: FromQuery[str | None] = None,
+    memory_type: FromQuery[str | None] = None,
+    limit: PageSize = 100,
+    cursor: FromQuery[str | None] = None,
+) -> MemoryPage:
+    """Active memories, newest first."""
+    tenant = request.require("memories:read").tenant
+    where = EntityFilter(user_id=user_id, agent_id=agent_id, session_id=session_id, memory_type=memory_type)
+    check_filter(where, pointer="")
+    before = last_of(cursor)
+    async with database.tenant(tenant) as connection:
+        found = await memories.list_page(tenant, connection, where=where, before=before, limit=limit + 1)
+    page = found[:limit]
+    return MemoryPage(results=page, next_cursor=cursor_of(page[-1].id) if len(found) > limit else None)
+
+
+@get("/v1/memories/{memory_id:uuid}")
+async def get_memory(
+    request: ServiceRequest, memory_id: FromPath[UUID], database: NamedDependency[Database]
+) -> Response[Memory]:
+    """One memory."""
+    tenant = request.require("memories:read").tenant
+    async with database.tenant(tenant) as connection:
+        found = await memories.read(tenant, connection, [memory_id])
+    if memory_id not in found:
+        raise NotFound("there is no memory of this id")
+    memory = found[memory_id]
+    return Response(memory, headers={"ETag": etag_of(memory.version)})
+
+
+@patch("/v1/memories/{memory_id:uuid}", request_max_body_size=SINGLE_BODY_BYTES)
+async def patch_memory(
+    request: ServiceRequest,
+    memory_id: FromPath[UUID],
+    data: JSONBody[MemoryPatch],
+    patcher: NamedDependency[Patcher],
+) -> Response[Memory]:
+    """Change the named fields of one memory."""
+    principal = request.require("memories:write")
+    check_patch(data)
+    memory = await patcher.patch(principal, memory_id, patch=data, if_match=if_match_of(request))
+    return Response(memory, headers={"ETag": etag_of(memory.version)})
+
+
+@delete("/v1/memories/{memory_id:uuid}")
+async def delete_memory(request: ServiceRequest, memory_id: FromPath[UUID], patcher: NamedDependency[Patcher]) -> None:
+    """Delete one memory for good."""
+    principal = request.require("memories:write")
+    await patcher.delete(principal, memory_id, if_match=if_match_of(request))
+
+
+ROUTES: Final = [
+    write_memory,
+    write_batch,
+    search_memories,
+    list_memories,
+    get_memory,
+    patch_memory,
+    delete_memory,
+]
