@@ -1,0 +1,1 @@
+"""The only public door: keys, scopes, tenant administration, documentation, forwarding. Holds no memory data."""

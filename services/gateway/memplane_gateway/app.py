@@ -1,0 +1,120 @@
+"""Puts the gateway together."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from litestar import Litestar, Router
+from litestar.di import Provide
+from litestar.types import ControllerRouterHandler
+
+from memplane_core.clients.embedding import HttpEmbedder
+from memplane_core.clients.retrieval import RetrievalClient
+from memplane_core.domain.errors import Unavailable
+from memplane_core.security.internal import InternalTokens
+from memplane_core.security.keys import Keyring
+from memplane_core.storage.api_keys import StoredKey, find_api_key
+from memplane_core.storage.session import Database
+from memplane_core.web.app import ServiceApp, build_app
+from memplane_gateway.auth import AdminAuth, KeyAuth, KeyDirectory
+from memplane_gateway.docs import docs_routes
+from memplane_gateway.forwarding import Forwarder
+from memplane_gateway.keys import KEY_ROUTES
+from memplane_gateway.memories import MEMORY_ROUTES
+from memplane_gateway.openapi import describe
+from memplane_gateway.settings import GatewaySettings, IndexDefaults
+from memplane_gateway.system import SYSTEM_ROUTES
+from memplane_gateway.tenants import TENANT_ROUTES
+
+
+class Parts:
+    """What requests are served with. The database is there from start-up to shutdown."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        tokens = InternalTokens(settings.trust.internal_secret.get_secret_value())
+        self._settings = settings
+        self._database: Database | None = None
+        self.index_defaults = settings.milvus
+        self.keyring = Keyring([settings.gateway.key_pepper.get_secret_value()])
+        self.directory = KeyDirectory(self.keyring, self._find_key, trust_s=settings.gateway.key_cache_s)
+        self.retrieval = RetrievalClient(settings.endpoints.retrieval_url, tokens)
+        self.embedder = HttpEmbedder(settings.endpoints.embedding_url, tokens)
+        self.forwarder = Forwarder(self.retrieval, timeout_s=settings.gateway.request_timeout_s)
+
+    @property
+    def database(self) -> Database:
+        """The open database. Raises Unavailable before start-up and after shutdown."""
+        if self._database is None:
+            raise Unavailable("the service is starting", retry_after=1)
+        return self._database
+
+    @asynccontextmanager
+    async def lifespan(self, _: Litestar) -> AsyncGenerator[None]:
+        """Open what has to be, and give it back."""
+        async with Database.open(self._settings.postgres) as database:
+            self._database = database
+            try:
+                yield
+            finally:
+                self._database = None
+                await self.retrieval.close()
+                await self.embedder.close()
+
+    async def check_postgres(self) -> None:
+        """Return when Postgres answers. Raises Unavailable."""
+        await self.database.ping()
+
+    async def _find_key(self, key_id: str) -> StoredKey | None:
+        async with self.database.system() as connection:
+            return await find_api_key(connection, key_id=key_id)
+
+
+def _dependencies(parts: Parts) -> Mapping[str, Any]:
+    def database() -> Database:
+        return parts.database
+
+    def directory() -> KeyDirectory:
+        return parts.directory
+
+    def embedder() -> HttpEmbedder:
+        return parts.embedder
+
+    def forwarder() -> Forwarder:
+        return parts.forwarder
+
+    def index_defaults() -> IndexDefaults:
+        return parts.index_defaults
+
+    def keyring() -> Keyring:
+        return parts.keyring
+
+    return {
+        provider.__name__: Provide(provider, sync_to_thread=False)
+        for provider in (database, directory, embedder, forwarder, index_defaults, keyring)
+    }
+
+
+def create_app(settings: GatewaySettings | None = None) -> ServiceApp:
+    """The gateway as an ASGI application. Stops the process where a setting is missing."""
+    settings = settings or GatewaySettings.load()
+    parts = Parts(settings)
+    dependencies = _dependencies(parts)
+    admin_routes = [*TENANT_ROUTES, *KEY_ROUTES]
+    tenant_routes = [*MEMORY_ROUTES, *SYSTEM_ROUTES]
+    pages: Sequence[ControllerRouterHandler] = ()
+    if settings.gateway.docs:
+        pages = docs_routes(describe([*tenant_routes, *admin_routes], dependencies=list(dependencies)))
+    return build_app(
+        [
+            Router(
+                "/", route_handlers=admin_routes, middleware=[AdminAuth(settings.gateway.admin_key.get_secret_value())]
+            ),
+            Router("/", route_handlers=tenant_routes, middleware=[KeyAuth(parts.directory)]),
+            *pages,
+        ],
+        service="gateway",
+        settings=settings,
+        lifespan=[parts.lifespan],
+        checks={"postgres": parts.check_postgres, "retrieval": parts.retrieval.ping},
+        dependencies=dependencies,
+    )

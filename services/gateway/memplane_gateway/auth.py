@@ -1,0 +1,141 @@
+"""Who is at the door: the holder of an API key, or of the admin key."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import structlog
+from cachetools import TTLCache
+from litestar.datastructures import Headers
+from litestar.enums import ScopeType
+from litestar.middleware import ASGIMiddleware
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from memplane_core.domain.errors import Unauthorized
+from memplane_core.domain.tenancy import Principal
+from memplane_core.security.keys import Keyring, PresentedKey, parse_key, same_secret
+from memplane_core.storage.api_keys import StoredKey
+from memplane_core.web.middleware import PUBLIC
+
+_SCHEMES: Final = frozenset(("bearer", "token"))
+_UNKNOWN_FOR_S: Final = 2.0
+_REFUSAL: Final = "a valid key is required: send it as `Authorization: Bearer <key>`"
+
+FindKey = Callable[[str], Awaitable[StoredKey | None]]
+"""Looks a key up by its public id. Raises Unavailable."""
+
+
+def presented_secret(headers: Headers) -> str:
+    """What the caller identifies itself with; `""` where it is nothing that we know.
+
+    `Authorization` counts where it is given, with the scheme `Bearer` or `Token`; else `X-API-Key`.
+    """
+    authorization = headers.get("authorization")
+    if authorization is None:
+        return headers.get("x-api-key", "").strip()
+    scheme, _, secret = authorization.strip().partition(" ")
+    return secret.strip() if scheme.lower() in _SCHEMES else ""
+
+
+class KeyDirectory:
+    """Tells whose a key is, asking the database at most once in a while for each.
+
+    Args:
+        keyring: Recognises keys.
+        find: Asks the database.
+        trust_s: How long an answer holds. 0 asks each time.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(
+        self, keyring: Keyring, find: FindKey, *, trust_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._keyring = keyring
+        self._find = find
+        # Apart, so that a flood of wrong keys cannot push out the right ones. Both are keyed by digest: nothing here
+        # could be used as a key.
+        self._known: TTLCache[bytes, StoredKey] = TTLCache(50_000, trust_s, clock)
+        self._unknown: TTLCache[bytes, None] = TTLCache(10_000, min(trust_s, _UNKNOWN_FOR_S), clock)
+        self._asking: dict[bytes, asyncio.Task[StoredKey | None]] = {}
+
+    async def identify(self, text: str) -> StoredKey:
+        """The key that `text` is.
+
+        Raises:
+            Unauthorized: It is no key, or not one of ours, or it is revoked or expired. The error never says which.
+            Unavailable: The database was needed and is away.
+        """
+        presented = parse_key(text)
+        if presented is None:
+            raise Unauthorized(_REFUSAL)
+        digest = self._keyring.digest(presented)
+        key = self._known.get(digest)
+        if key is None and digest not in self._unknown:
+            key = await self._ask_once(presented, digest)
+        if key is None or (key.expires_at is not None and key.expires_at <= datetime.now(UTC)):
+            raise Unauthorized(_REFUSAL)
+        return key
+
+    def forget(self, key_id: str) -> None:
+        """Ask the database again when the key with that id comes next."""
+        for digest in [digest for digest, key in self._known.items() if key.id == key_id]:
+            self._known.pop(digest, None)
+
+    async def _ask_once(self, presented: PresentedKey, digest: bytes) -> StoredKey | None:
+        """Look up, together with all others who ask for the same key at this moment."""
+        task = self._asking.get(digest)
+        if task is None:
+            task = self._asking[digest] = asyncio.create_task(self._ask(presented, digest))
+            task.add_done_callback(lambda done: self._asked(digest, done))
+        return await asyncio.shield(task)
+
+    def _asked(self, digest: bytes, task: asyncio.Task[StoredKey | None]) -> None:
+        self._asking.pop(digest, None)
+        if not task.cancelled():
+            task.exception()  # seen here even if all who asked have gone
+
+    async def _ask(self, presented: PresentedKey, digest: bytes) -> StoredKey | None:
+        key = await self._find(presented.id)
+        genuine = self._keyring.matches(presented, None if key is None else key.digest)
+        if key is None or not genuine or key.revoked_at is not None:
+            self._unknown[digest] = None
+            return None
+        self._known[digest] = key
+        return key
+
+
+class KeyAuth(ASGIMiddleware):
+    """Lets in holders of an API key, and remembers for which tenant and with which scopes."""
+
+    scopes = (ScopeType.HTTP,)
+    exclude_opt_key = PUBLIC
+
+    def __init__(self, directory: KeyDirectory) -> None:
+        self._directory = directory
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        """Run the request as the key's principal."""
+        key = await self._directory.identify(presented_secret(Headers.from_scope(scope)))
+        scope["state"]["principal"] = Principal(
+            tenant=key.tenant, scopes=key.scopes, key_id=key.id, request_id=scope["state"]["request_id"]
+        )
+        structlog.contextvars.bind_contextvars(tenant=str(key.tenant), key_id=key.id)
+        await next_app(scope, receive, send)
+
+
+class AdminAuth(ASGIMiddleware):
+    """Lets in holders of the admin key alone."""
+
+    scopes = (ScopeType.HTTP,)
+    exclude_opt_key = PUBLIC
+
+    def __init__(self, admin_key: str) -> None:
+        self._admin_key = admin_key
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        """Run the request, or raise Unauthorized."""
+        if not same_secret(presented_secret(Headers.from_scope(scope)), self._admin_key):
+            raise Unauthorized(_REFUSAL)
+        await next_app(scope, receive, send)

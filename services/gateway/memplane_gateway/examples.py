@@ -1,0 +1,81 @@
+"""Examples in the OpenAPI document. A test reads each as the type that it is an example of."""
+
+from typing import Any, Final
+
+_ID: Final = "01990000-0000-7000-8000-000000000001"
+_AT: Final = "2026-05-08T13:56:00Z"
+
+_MEMORY: Final[dict[str, Any]] = {
+    "id": _ID,
+    "external_id": None,
+    "content": "I moved from Oslo to Lisbon in March.",
+    "actor": "Ana",
+    "scene": ["smalltalk"],
+    "source": "chat",
+    "memory_type": "experience",
+    "user_id": "ana",
+    "agent_id": "concierge",
+    "session_id": "2026-05-08",
+    "importance": 0.7,
+    "priority": 3,
+    "pinned": False,
+    "metadata": {"lang": "en"},
+    "occurred_at": _AT,
+    "expires_at": None,
+    "created_at": _AT,
+    "updated_at": _AT,
+    "last_accessed_at": _AT,
+    "access_count": 0,
+    "version": 1,
+    "state": "active",
+    "merged_into": None,
+    "purge_at": None,
+    "index_state": "pending",
+    "index_error": None,
+}
+
+REQUESTS: Final[dict[str, dict[str, Any]]] = {
+    "writeMemory": {
+        "content": "I moved from Oslo to Lisbon in March.",
+        "actor": "Ana",
+        "user_id": "ana",
+        "agent_id": "concierge",
+        "session_id": "2026-05-08",
+        "scene": ["smalltalk"],
+        "source": "chat",
+        "importance": 0.7,
+        "metadata": {"lang": "en"},
+        "occurred_at": _AT,
+    },
+    "writeMemories": {
+        "memories": [
+            {"content": "I moved from Oslo to Lisbon in March.", "actor": "Ana", "user_id": "ana"},
+            {"content": "Window seats only, please.", "actor": "Ana", "user_id": "ana", "priority": 4},
+        ]
+    },
+    "searchMemories": {"query": "Where does Ana live?", "top_k": 5, "filters": {"user_id": "ana"}},
+    "updateMemory": {"importance": 0.9, "pinned": True},
+    "createTenant": {"name": "acme"},
+    "createKey": {"name": "app", "scopes": ["memories:read", "memories:write"]},
+}
+"""Request bodies by operation id."""
+
+ANSWERS: Final[dict[str, dict[str, dict[str, Any]]]] = {
+    "writeMemory": {"201": {**_MEMORY, "deduplicated": False}},
+    "writeMemories": {
+        "200": {
+            "results": [
+                {"status": 201, "id": _ID, "version": 1, "deduplicated": False, "index_state": "pending"},
+                {
+                    "status": 201,
+                    "id": "01990000-0000-7000-8000-000000000002",
+                    "version": 1,
+                    "deduplicated": False,
+                    "index_state": "pending",
+                },
+            ]
+        }
+    },
+    "searchMemories": {"200": {"results": [{**_MEMORY, "score": 0.91, "relevance": 0.74}], "degraded": []}},
+}
+"""Response bodies by operation id and status."""

@@ -1,0 +1,292 @@
+"""The public memory routes: checked here, carried out by the retrieval service, answered as it answers."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+from uuid import UUID
+
+from litestar import Response, delete, get, patch, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
+from litestar.types import ControllerRouterHandler
+
+from memplane_core.contracts.checks import check_batch, check_filter, check_patch, check_write
+from memplane_core.contracts.memories import (
+    BatchWrite,
+    BatchWritten,
+    MemoryPage,
+    MemoryPatch,
+    MemoryView,
+    MemoryWrite,
+    SearchRequest,
+    SearchResponse,
+    WrittenMemory,
+)
+from memplane_core.web.request import ServiceRequest
+from memplane_gateway.documents import answer, problems
+from memplane_gateway.forwarding import Forwarder
+from memplane_gateway.queries import refuse_unknown
+
+SINGLE_BODY_BYTES: Final = 256 * 1024
+BATCH_BODY_BYTES: Final = 48 * 1024 * 1024
+INDEX_WAIT_S: Final = 30.0
+
+_TAGS: Final = ["Memories"]
+
+IdempotencyKey = Annotated[
+    str | None,
+    HeaderParameter(
+        name="Idempotency-Key",
+        pattern=r"^[\x21-\x7e]{1,255}$",
+        description="A name of your own for this write, 1 to 255 visible ASCII characters. Repeating the request with "
+        "it does nothing twice and gives the first answer again.",
+    ),
+]
+IfMatch = Annotated[
+    str | None,
+    HeaderParameter(
+        name="If-Match",
+        pattern=r"^[\x20-\x7e]{1,255}$",
+        description="An `ETag` you were given: the memory is changed only if it still is at that version, "
+        "otherwise the answer is 412.",
+    ),
+]
+EntityQuery = Annotated[
+    str | None, QueryParameter(min_length=1, max_length=256, description="Only memories with exactly this value.")
+]
+LabelQuery = Annotated[
+    str | None, QueryParameter(min_length=1, max_length=128, description="Only memories with exactly this value.")
+]
+Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="Most memories in one answer.")]
+Cursor = Annotated[
+    str | None, QueryParameter(min_length=1, max_length=1024, description="`next_cursor` of the answer before.")
+]
+
+
+@post(
+    "/v1/memories",
+    operation_id="writeMemory",
+    summary="Write a memory",
+    tags=_TAGS,
+    status_code=201,
+    request_max_body_size=SINGLE_BODY_BYTES,
+    responses={
+        201: answer(WrittenMemory, "Stored; the next search can find it."),
+        200: answer(
+            WrittenMemory,
+            "An equal memory was there (`deduplicated` is true), or the one with this `external_id` was updated.",
+        ),
+        202: answer(
+            WrittenMemory, "Stored for good, and not embedded yet: found by its words now, by its meaning soon."
+        ),
+        **problems(400, 401, 403, 409, 413, 422, 503, 504),
+    },
+)
+async def write_memory(
+    request: ServiceRequest,
+    data: JSONBody[MemoryWrite],
+    *,
+    forwarder: NamedDependency[Forwarder],
+    idempotency_key: IdempotencyKey = None,
+) -> Response[bytes]:
+    """Store one memory. What you leave out takes its default; `content` is kept to the byte.
+
+    Needs the scope `memories:write`.
+    """
+    check_write(data)
+    return await forwarder.forward(
+        request, "memories:write", path="/v1/memories", headers={"Idempotency-Key": idempotency_key}
+    )
+
+
+@post(
+    "/v1/memories/batch",
+    operation_id="writeMemories",
+    summary="Write many memories",
+    tags=_TAGS,
+    status_code=200,
+    request_max_body_size=BATCH_BODY_BYTES,
+    responses={
+        200: answer(BatchWritten, "All stored: one result for each memory, in the order of the request."),
+        **problems(400, 401, 403, 409, 413, 422, 503, 504),
+    },
+)
+async def write_memories(
+    request: ServiceRequest,
+    data: JSONBody[BatchWrite],
+    *,
+    forwarder: NamedDependency[Forwarder],
+    idempotency_key: IdempotencyKey = None,
+) -> Response[bytes]:
+    """Store 1 to 1,000 memories, all or none. `wait: "index"` answers once the index holds them all.
+
+    Needs the scope `memories:write`.
+    """
+    check_batch(data)
+    return await forwarder.forward(
+        request,
+        "memories:write",
+        path="/v1/memories/batch",
+        headers={"Idempotency-Key": idempotency_key},
+        extra_s=INDEX_WAIT_S if data.wait == "index" else 0.0,
+    )
+
+
+@post(
+    "/v1/memories/search",
+    operation_id="searchMemories",
+    summary="Recall memories",
+    tags=_TAGS,
+    status_code=200,
+    request_max_body_size=SINGLE_BODY_BYTES,
+    responses={
+        200: answer(SearchResponse, "Best first. `degraded` names what could not be asked."),
+        **problems(400, 401, 403, 413, 422, 503, 504),
+    },
+)
+async def search_memories(
+    request: ServiceRequest,
+    data: JSONBody[SearchRequest],
+    *,
+    forwarder: NamedDependency[Forwarder],
+) -> Response[bytes]:
+    """Recall what bears on a question, ranked by meaning, freshness, importance and proven usefulness.
+
+    Needs the scope `memories:read`.
+    """
+    check_filter(data.filters)
+    return await forwarder.forward(request, "memories:read", path="/v1/memories/search", repeatable=True)
+
+
+@get(
+    "/v1/memories",
+    operation_id="listMemories",
+    summary="List memories",
+    tags=_TAGS,
+    responses={
+        200: answer(MemoryPage, "Newest first; `next_cursor` is null on the last page."),
+        **problems(401, 403, 422, 503, 504),
+    },
+)
+async def list_memories(
+    request: ServiceRequest,
+    forwarder: NamedDependency[Forwarder],
+    *,
+    user_id: EntityQuery = None,
+    agent_id: EntityQuery = None,
+    session_id: EntityQuery = None,
+    memory_type: LabelQuery = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response[bytes]:
+    """Page through all memories that match, exact to the end.
+
+    Needs the scope `memories:read`.
+    """
+    given: dict[str, str | int | None] = {
+        "user_id": user_id,
+        "agent_id": agent_id,
+        "session_id": session_id,
+        "memory_type": memory_type,
+        "limit": limit,
+        "cursor": cursor,
+    }
+    refuse_unknown(request, given)
+    return await forwarder.forward(
+        request,
+        "memories:read",
+        path="/v1/memories",
+        query={name: value for name, value in given.items() if value is not None},
+        repeatable=True,
+    )
+
+
+@get(
+    "/v1/memories/{memory_id:uuid}",
+    operation_id="getMemory",
+    summary="Get a memory",
+    tags=_TAGS,
+    responses={200: answer(MemoryView, "The memory."), **problems(401, 403, 404, 503, 504)},
+)
+async def get_memory(
+    request: ServiceRequest, memory_id: FromPath[UUID], forwarder: NamedDependency[Forwarder]
+) -> Response[bytes]:
+    """One memory by its id.
+
+    Needs the scope `memories:read`.
+    """
+    return await forwarder.forward(request, "memories:read", path=f"/v1/memories/{memory_id}", repeatable=True)
+
+
+@patch(
+    "/v1/memories/{memory_id:uuid}",
+    operation_id="updateMemory",
+    summary="Update a memory",
+    tags=_TAGS,
+    request_max_body_size=SINGLE_BODY_BYTES,
+    responses={
+        200: answer(MemoryView, "The memory as it is now."),
+        **problems(400, 401, 403, 404, 409, 412, 413, 422, 503, 504),
+    },
+)
+async def update_memory(
+    request: ServiceRequest,
+    memory_id: FromPath[UUID],
+    *,
+    data: JSONBody[MemoryPatch],
+    forwarder: NamedDependency[Forwarder],
+    if_match: IfMatch = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response[bytes]:
+    """Change what is named and keep all else.
+
+    Needs the scope `memories:write`.
+    """
+    check_patch(data)
+    return await forwarder.forward(
+        request,
+        "memories:write",
+        path=f"/v1/memories/{memory_id}",
+        headers={"If-Match": if_match, "Idempotency-Key": idempotency_key},
+    )
+
+
+@delete(
+    "/v1/memories/{memory_id:uuid}",
+    operation_id="deleteMemory",
+    summary="Delete a memory",
+    tags=_TAGS,
+    status_code=200,  # a default that is not used; with 204 Litestar would not allow the body of a problem
+    responses={
+        204: answer(None, "Gone for good; getting it is 404 from now on."),
+        **problems(401, 403, 404, 412, 422, 503, 504),
+    },
+)
+async def delete_memory(
+    request: ServiceRequest,
+    memory_id: FromPath[UUID],
+    *,
+    forwarder: NamedDependency[Forwarder],
+    if_match: IfMatch = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response[bytes]:
+    """Delete one memory everywhere. This cannot be undone.
+
+    Needs the scope `memories:write`.
+    """
+    return await forwarder.forward(
+        request,
+        "memories:write",
+        path=f"/v1/memories/{memory_id}",
+        headers={"If-Match": if_match, "Idempotency-Key": idempotency_key},
+    )
+
+
+MEMORY_ROUTES: Final[Sequence[ControllerRouterHandler]] = (
+    write_memory,
+    write_memories,
+    search_memories,
+    list_memories,
+    get_memory,
+    update_memory,
+    delete_memory,
+)

@@ -1,0 +1,166 @@
+"""The OpenAPI document: Litestar's view of the routes, with what it leaves out put right.
+
+Bodies are described by msgspec, which checks them too: what the document says is what the service does.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.spec import Components, SecurityScheme, Tag
+from litestar.types import ControllerRouterHandler
+
+from memplane_core.contracts import admin, memories
+from memplane_core.web.problems import PROBLEM_MEDIA_TYPE, Problem
+from memplane_core.web.request import ServiceRequest
+from memplane_gateway import examples
+from memplane_gateway.schemas import Json, body_schemas
+from memplane_gateway.system import VERSION, Caller, Version
+
+_BODIES: Final = (
+    admin.KeyCreate,
+    admin.KeyCreated,
+    admin.KeyPage,
+    admin.TenantCreate,
+    admin.TenantPage,
+    admin.TenantView,
+    memories.BatchWrite,
+    memories.BatchWritten,
+    memories.MemoryPage,
+    memories.MemoryPatch,
+    memories.MemoryView,
+    memories.MemoryWrite,
+    memories.SearchRequest,
+    memories.SearchResponse,
+    memories.WrittenMemory,
+    Caller,
+    Problem,
+    Version,
+)
+_DESCRIPTION: Final = """\
+Long-term memory for AI agents: write experiences, recall them ranked by meaning, freshness, importance and proven
+usefulness.
+
+Send your key as `Authorization: Bearer <key>`. Every error is an `application/problem+json` document with a stable
+`code`; [what each means](/docs/problems). Every answer carries `X-Request-Id`: give it when asking for help.
+"""
+_CONFIG: Final = OpenAPIConfig(
+    title="Memplane",
+    version=VERSION,
+    description=_DESCRIPTION,
+    use_handler_docstrings=True,
+    tags=[
+        Tag("Memories", description="Write, recall and keep up memories."),
+        Tag("System", description="About the service and your key."),
+        Tag("Administration", description="Tenants and their keys, for whoever operates the installation."),
+    ],
+    components=Components(
+        security_schemes={
+            "apiKey": SecurityScheme("http", scheme="bearer", description="`Authorization: Bearer mp_live_...`"),
+            "apiKeyHeader": SecurityScheme("apiKey", name="X-API-Key", security_scheme_in="header"),
+            "adminKey": SecurityScheme("http", scheme="bearer", description="The installation's admin key."),
+        }
+    ),
+)
+_ETAG: Final[Json] = {
+    "description": "Names this version of the memory; send it back as `If-Match`.",
+    "schema": {"type": "string"},
+}
+_RETRY_AFTER: Final[Json] = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
+_ONE_MEMORY: Final = frozenset(("Memory", "WrittenMemory"))
+_PUBLIC: Final = frozenset(("getVersion",))
+
+
+def describe(routes: Sequence[ControllerRouterHandler], *, dependencies: Sequence[str]) -> bytes:
+    """The document of `routes` as JSON.
+
+    Args:
+        routes: All that are public.
+        dependencies: Names of what is injected into them, which is no parameter of the API.
+    """
+    app = Litestar(
+        list(routes),
+        dependencies={name: Provide(_stand_in(name), sync_to_thread=False) for name in dependencies},
+        request_class=ServiceRequest,
+        openapi_config=_CONFIG,
+    )
+    document = cast("Json", msgspec.to_builtins(app.openapi_schema.to_schema(), str_keys=True))
+    document["components"]["schemas"] = body_schemas(_BODIES)
+    for path, operation in _operations(document):
+        _secure(operation, admin_route=path.startswith("/admin/"))
+        _set_parameters(operation)
+        _set_answers(operation)
+        _set_examples(operation)
+    return msgspec.json.encode(document)
+
+
+def _stand_in(name: str) -> Any:
+    def provide() -> object:
+        raise AssertionError(f"{name} is only described here")
+
+    return provide
+
+
+def _operations(document: Json) -> Iterator[tuple[str, Json]]:
+    paths = cast("Mapping[str, Mapping[str, Any]]", document["paths"])
+    for path, item in paths.items():
+        for method, operation in item.items():
+            if method in ("get", "post", "patch", "delete", "put"):
+                yield path, cast("Json", operation)
+
+
+def _secure(operation: Json, *, admin_route: bool) -> None:
+    if operation["operationId"] in _PUBLIC:
+        operation["security"] = []
+    elif admin_route:
+        operation["security"] = [{"adminKey": []}]
+    else:
+        operation["security"] = [{"apiKey": []}, {"apiKeyHeader": []}]
+
+
+def _set_parameters(operation: Json) -> None:
+    """A parameter that may be left out is not one that may be null."""
+    for parameter in cast("list[Json]", operation.get("parameters", [])):
+        schema: Json = parameter["schema"]
+        kinds = cast("list[Json]", schema.pop("oneOf", []))
+        for kind in kinds:
+            if kind.get("type") != "null":
+                schema.update(kind)
+        schema.pop("description", None)
+        parameter.pop("allowEmptyValue", None)
+
+
+def _set_answers(operation: Json) -> None:
+    answers = cast("dict[str, Json]", operation["responses"])
+    if "204" in answers:
+        answers.pop("200", None)
+    for status, found in list(answers.items()):
+        content = cast("dict[str, Json]", found.get("content", {}))
+        if int(status) >= 400 and PROBLEM_MEDIA_TYPE not in content:
+            del answers[status]  # Litestar's own idea of an error, which this service never sends
+            continue
+        headers: Json = {}
+        schema = content.get("application/json", {}).get("schema", {})
+        if str(schema.get("$ref", "")).rpartition("/")[2] in _ONE_MEMORY:
+            headers["ETag"] = _ETAG
+        if status == "503":
+            headers["Retry-After"] = _RETRY_AFTER
+        if headers:
+            found["headers"] = headers
+        else:
+            found.pop("headers", None)
+    operation["responses"] = dict(sorted(answers.items()))
+
+
+def _set_examples(operation: Json) -> None:
+    """Named examples: the documentation page cannot show a bare one that holds a null."""
+    name: str = operation["operationId"]
+    if name in examples.REQUESTS:
+        body = operation["requestBody"]["content"]["application/json"]
+        body["examples"] = {"request": {"value": examples.REQUESTS[name]}}
+    for status, example in examples.ANSWERS.get(name, {}).items():
+        body = operation["responses"][status]["content"]["application/json"]
+        body["examples"] = {"answer": {"value": example}}

@@ -1,0 +1,115 @@
+"""What the error codes mean to a caller. A test holds this against the errors that the code can raise."""
+
+from typing import Final
+
+import msgspec
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """One error code in plain words."""
+
+    code: str
+    status: int
+    meaning: str
+    remedy: str
+
+
+PROBLEMS: Final[tuple[Explained, ...]] = (
+    Explained(
+        "malformed_request",
+        400,
+        "The body is not JSON, or the request cannot be read at all.",
+        "Check how the body is encoded. NaN, infinity and comments are not JSON.",
+    ),
+    Explained(
+        "unauthorized",
+        401,
+        "There was no key, or it is mistyped, unknown, expired or revoked. The answer never says which.",
+        "Send the key as Authorization: Bearer <key>. Admin routes take the admin key, all others an API key.",
+    ),
+    Explained(
+        "forbidden",
+        403,
+        "The key is valid, and lacks the scope that the route needs.",
+        "Use a key with the scope that detail names.",
+    ),
+    Explained(
+        "not_found",
+        404,
+        "There is no such route, or nothing of that id belongs to you.",
+        "Check the id and the key. What belongs to another tenant is not found either.",
+    ),
+    Explained("method_not_allowed", 405, "The route exists and does not take this method.", "See Allow."),
+    Explained(
+        "conflict",
+        409,
+        "Something else holds the place that this would take, for example a name.",
+        "Choose another, or use what is there.",
+    ),
+    Explained(
+        "duplicate_memory",
+        409,
+        "The change would make two active memories equal. id names the other one.",
+        "Update or delete the other one, or leave this one as it is.",
+    ),
+    Explained(
+        "idempotency_in_flight",
+        409,
+        "A request with the same Idempotency-Key is being worked on right now.",
+        "Wait a moment and repeat it: the answer will be that of the first.",
+    ),
+    Explained(
+        "precondition_failed",
+        412,
+        "If-Match names another version than the one stored: somebody changed the memory in between.",
+        "Get it again, decide again, and send the new ETag.",
+    ),
+    Explained(
+        "payload_too_large",
+        413,
+        "The body is larger than the route takes: 256 KiB, or 48 MiB for a batch.",
+        "Split the batch, or shorten the content.",
+    ),
+    Explained(
+        "invalid_request",
+        422,
+        "The body or a parameter breaks a rule.",
+        "errors names each field by a JSON pointer, or a parameter by its name, and says what would be right.",
+    ),
+    Explained(
+        "idempotency_mismatch",
+        422,
+        "The Idempotency-Key was used before with another body.",
+        "Use a new key for a new request.",
+    ),
+    Explained(
+        "internal_error",
+        500,
+        "Something went wrong on our side.",
+        "Report request_id: it finds the cause in the logs.",
+    ),
+    Explained(
+        "unavailable",
+        503,
+        "A part that the request cannot do without is away.",
+        "Try again after Retry-After seconds. Repeat a write with the same Idempotency-Key.",
+    ),
+    Explained(
+        "embedding_unavailable",
+        503,
+        "The embedding service is away, and the request cannot do without it.",
+        "Try again after Retry-After seconds.",
+    ),
+    Explained(
+        "index_unavailable",
+        503,
+        "The vector index is away, and the request cannot do without it.",
+        "Try again after Retry-After seconds.",
+    ),
+    Explained(
+        "upstream_timeout",
+        504,
+        "The answer took longer than a request may. A write may still be carried out.",
+        "Repeat it with the same Idempotency-Key; ask for less at a time.",
+    ),
+)

@@ -1,0 +1,136 @@
+"""Admin routes for tenants."""
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Annotated, Final
+from uuid import UUID
+
+from litestar import get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.types import ControllerRouterHandler
+from uuid_utils.compat import uuid7
+
+from memplane_core.clients.embedding import HttpEmbedder
+from memplane_core.contracts.admin import TenantCreate, TenantPage, TenantView
+from memplane_core.domain.embedding import ModelProfiles
+from memplane_core.domain.errors import EmbeddingUnavailable, NotFound, invalid
+from memplane_core.domain.index import Generation
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage import tenants
+from memplane_core.storage.session import Database
+from memplane_core.storage.tenants import TenantRecord
+from memplane_core.web.request import ServiceRequest
+from memplane_gateway.documents import answer, problems
+from memplane_gateway.queries import refuse_unknown
+from memplane_gateway.settings import IndexDefaults
+
+_TAGS: Final = ["Administration"]
+
+PageLimit = Annotated[int, QueryParameter(ge=1, le=1000, description="Most items in one answer.")]
+PageCursor = Annotated[
+    str | None, QueryParameter(min_length=1, max_length=64, description="`next_cursor` of the answer before.")
+]
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidRequest for a name that cannot be told from another, or cannot be stored."""
+    if name != name.strip():
+        raise invalid("/name", "must not begin or end with a space")
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        raise invalid("/name", "must not hold control characters")
+
+
+@post(
+    "/admin/v1/tenants",
+    operation_id="createTenant",
+    summary="Create a tenant",
+    tags=_TAGS,
+    status_code=201,
+    responses={201: answer(TenantView, "The new tenant."), **problems(400, 401, 409, 413, 422, 503)},
+)
+async def create_tenant(
+    data: JSONBody[TenantCreate],
+    database: NamedDependency[Database],
+    *,
+    embedder: NamedDependency[HttpEmbedder],
+    index_defaults: NamedDependency[IndexDefaults],
+) -> TenantView:
+    """Make a tenant: an organisation or app with memories of its own. Then make it a key."""
+    check_name(data.name)
+    tenant = TenantId(uuid7())
+    model = _default_model(await embedder.profiles())
+    generation = Generation(
+        tenant=tenant,
+        number=1,
+        model=model[0],
+        dim=model[1],
+        index_type=index_defaults.index_type,
+        index_params=index_defaults.index_params,
+        state="absent",
+    )
+    async with database.tenant(tenant) as connection:
+        return _view(await tenants.create_tenant(tenant, connection, name=data.name, generation=generation))
+
+
+def _default_model(profiles: ModelProfiles) -> tuple[str, int]:
+    for model in profiles.models:
+        if model.name == profiles.default:
+            return model.name, model.dim
+    raise EmbeddingUnavailable(f"the embedding service does not serve its own default model {profiles.default!r}")
+
+
+@get(
+    "/admin/v1/tenants",
+    operation_id="listTenants",
+    summary="List tenants",
+    tags=_TAGS,
+    responses={200: answer(TenantPage, "In the order they were made."), **problems(401, 422, 503)},
+)
+async def list_tenants(
+    request: ServiceRequest,
+    database: NamedDependency[Database],
+    *,
+    limit: PageLimit = 100,
+    cursor: PageCursor = None,
+) -> TenantPage:
+    """Page through all tenants."""
+    refuse_unknown(request, ("limit", "cursor"))
+    after = _after(cursor)
+    async with database.system() as connection:
+        found = await tenants.list_tenants(connection, after=after, limit=limit + 1)
+    page = [_view(tenant) for tenant in found[:limit]]
+    return TenantPage(results=page, next_cursor=page[-1].id.hex if len(found) > limit else None)
+
+
+def _after(cursor: str | None) -> UUID | None:
+    if cursor is None:
+        return None
+    try:
+        return UUID(hex=cursor)
+    except ValueError:
+        raise invalid("cursor", "is none that this service has given out") from None
+
+
+@get(
+    "/admin/v1/tenants/{tenant_id:uuid}",
+    operation_id="getTenant",
+    summary="Get a tenant",
+    tags=_TAGS,
+    responses={200: answer(TenantView, "The tenant."), **problems(401, 404, 503)},
+)
+async def get_tenant(tenant_id: FromPath[UUID], database: NamedDependency[Database]) -> TenantView:
+    """One tenant by its id."""
+    tenant = TenantId(tenant_id)
+    async with database.tenant(tenant) as connection:
+        found = await tenants.get_tenant(tenant, connection)
+    if found is None:
+        raise NotFound(f"there is no tenant with the id {str(tenant_id)!r}")
+    return _view(found)
+
+
+def _view(tenant: TenantRecord) -> TenantView:
+    return TenantView(id=tenant.id, name=tenant.name, created_at=tenant.created_at)
+
+
+TENANT_ROUTES: Final[Sequence[ControllerRouterHandler]] = (create_tenant, list_tenants, get_tenant)
