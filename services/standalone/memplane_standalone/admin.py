@@ -7,7 +7,7 @@ from uuid import UUID
 import httpx2
 import msgspec
 
-from memplane_core.contracts.admin import KeyCreate, KeyCreated, KeyView, TenantCreate, TenantPage, TenantView
+from memplane_core.contracts.admin import KeyCreate, KeyCreated, KeyPage, KeyView, TenantCreate, TenantPage, TenantView
 from memplane_core.domain.tenancy import Scope
 
 Answer = TypeVar("Answer")
@@ -25,13 +25,6 @@ class ApiError(Exception):
     def __init__(self, message: str, *, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
-
-
-class Keys(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant's keys as the route lists them."""
-
-    results: list[KeyView]
-    next_cursor: str | None = None
 
 
 class Api:
@@ -97,8 +90,7 @@ class AdminApi(Api):
         found: list[TenantView] = []
         cursor: str | None = None
         while True:
-            query = {"limit": str(_PAGE), **({"cursor": cursor} if cursor else {})}
-            page = await self.get("/admin/v1/tenants", TenantPage, query=query)
+            page = await self.get("/admin/v1/tenants", TenantPage, query=_page(cursor))
             found += page.results
             if not (cursor := page.next_cursor):
                 return found
@@ -116,7 +108,13 @@ class AdminApi(Api):
 
     async def keys(self, tenant: UUID) -> list[KeyView]:
         """A tenant's keys."""
-        return (await self.get(f"/admin/v1/tenants/{tenant}/keys", Keys)).results
+        found: list[KeyView] = []
+        cursor: str | None = None
+        while True:
+            page = await self.get(f"/admin/v1/tenants/{tenant}/keys", KeyPage, query=_page(cursor))
+            found += page.results
+            if not (cursor := page.next_cursor):
+                return found
 
     async def revoke_key(self, tenant: UUID, key_id: str) -> None:
         """Make a key invalid for good."""
@@ -126,6 +124,10 @@ class AdminApi(Api):
 class _Problem(msgspec.Struct):
     title: str = ""
     detail: str = ""
+
+
+def _page(cursor: str | None) -> dict[str, str]:
+    return {"limit": str(_PAGE), **({"cursor": cursor} if cursor else {})}
 
 
 def _problem(response: httpx2.Response) -> str:

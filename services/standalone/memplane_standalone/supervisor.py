@@ -200,7 +200,7 @@ class _Keeper:
 
 async def run_once(launch: Launch, *, timeout_s: float) -> None:
     """Run a program to its end. Raises StartError with its last words if it fails or takes too long."""
-    name = launch.argv[-1] if launch.argv else "program"
+    name = launch.log.stem
     with launch.log.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *launch.command(),

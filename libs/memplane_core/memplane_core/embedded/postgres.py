@@ -26,12 +26,8 @@ _SETTINGS = {
     "jit": "off",  # costs more than it gains on queries of milliseconds
     "log_min_messages": "warning",
 }
-_FAST_AND_LOOSE = {
-    "fsync": "off",
-    "synchronous_commit": "off",
-    "full_page_writes": "off",
-    "autovacuum_naptime": "10min",
-}
+# A commit is still written before it is acknowledged, so that killing the server loses none; only the disk may lag.
+_FAST_AND_LOOSE = {"fsync": "off", "full_page_writes": "off", "autovacuum_naptime": "10min"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +39,7 @@ class PostgresCluster:
         port: Where it listens, on loopback.
         password: Of the superuser `postgres`, set when the cluster is made.
         log: File that the server's output is appended to.
-        durable: False trades the safety of the data for speed, for tests.
+        durable: False does not wait for the disk: a crash of the machine may damage the data. For tests.
     """
 
     data_dir: Path

@@ -12,6 +12,8 @@ from memplane_standalone.home import Home, Secrets
 from memplane_standalone.parts.part import Part
 from memplane_standalone.parts.stores import marked
 
+_NOTHING: Mapping[str, str] = {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wiring:
@@ -37,6 +39,13 @@ class Wiring:
     models_dir: Path
     secrets: Secrets
 
+    def door(self) -> dict[str, str]:
+        """What the gateway alone may know: with it, API keys can be made."""
+        return {
+            "MEMPLANE_GATEWAY__KEY_PEPPER": self.secrets.key_pepper,
+            "MEMPLANE_GATEWAY__ADMIN_KEY": self.secrets.admin_key,
+        }
+
     def environment(self) -> dict[str, str]:
         """The settings that all services share. The owner's connection string is not among them."""
         return {
@@ -44,10 +53,7 @@ class Wiring:
             "MEMPLANE_REDIS__BROKER_URL": self.broker_url,
             "MEMPLANE_REDIS__CACHE_URL": self.cache_url,
             "MEMPLANE_MILVUS__URI": self.milvus_uri,
-            "MEMPLANE_SECURITY__KEY_PEPPER": self.secrets.key_pepper,
-            "MEMPLANE_SECURITY__INTERNAL_SECRET": self.secrets.internal_secret,
             "MEMPLANE_TRUST__INTERNAL_SECRET": self.secrets.internal_secret,
-            "MEMPLANE_GATEWAY__ADMIN_KEY": self.secrets.admin_key,
             "MEMPLANE_ENDPOINTS__EMBEDDING_URL": f"http://127.0.0.1:{self.ports['embedding']}",
             "MEMPLANE_ENDPOINTS__RETRIEVAL_URL": f"http://127.0.0.1:{self.ports['retrieval']}",
             "MEMPLANE_MODELS_DIR": str(self.models_dir),
@@ -62,7 +68,7 @@ def service_parts(home: Home, wiring: Wiring) -> list[Part]:
         _service(home, wiring, "retrieval", needs=("migrations",), stage=2),
         _worker(home, wiring, "worker", needs=stores),
         _worker(home, wiring, "beat", needs=stores),
-        _service(home, wiring, "gateway", needs=("migrations",), stage=3),
+        _service(home, wiring, "gateway", needs=("migrations",), stage=3, extra=wiring.door()),
     ]
 
 
@@ -80,11 +86,19 @@ def migration(home: Home, wiring: Wiring) -> Launch:
     return marked(home, lambda: launch)()
 
 
-def _service(home: Home, wiring: Wiring, name: str, *, needs: tuple[str, ...], stage: int) -> Part:
+def _service(
+    home: Home,
+    wiring: Wiring,
+    name: str,
+    *,
+    needs: tuple[str, ...],
+    stage: int,
+    extra: Mapping[str, str] = _NOTHING,
+) -> Part:
     port = wiring.ports[name]
     launch = Launch(
         argv=[sys.executable, "-m", f"memplane_{name}"],
-        env=_environment(wiring, name),
+        env={**_environment(wiring, name), **extra},
         log=home.log(name),
     )
     return Part(
