@@ -139,8 +139,7 @@ class WorkerPool:
         with self._ready:
             self._closed = True
             while (job := self._queue.pop()) is not None:
-                if not job.future.done():
-                    job.future.set_exception(EmbeddingUnavailable("the embedding service is stopping", retry_after=1))
+                _deliver(job, None, EmbeddingUnavailable("the embedding service is stopping", retry_after=1))
             self._ready.notify_all()
         for thread in self._threads:
             thread.join()
@@ -179,16 +178,22 @@ def _perform(job: Job[Any]) -> None:
         result, error = job.work(), None
     except Exception as raised:  # noqa: BLE001 - handed to whoever waits for the job
         result, error = None, raised
+    _deliver(job, result, error)
 
-    def deliver() -> None:
+
+def _deliver(job: Job[Any], result: object, error: Exception | None) -> None:
+    """Hand what came of a job to its event loop, from any thread."""
+
+    def settle() -> None:
         if job.future.done():
             return
         if error is None:
             job.future.set_result(result)
         else:
             job.future.set_exception(error)
+            job.future.exception()  # whoever waits gets it all the same; nobody waiting is no fault
 
     try:
-        job.future.get_loop().call_soon_threadsafe(deliver)
+        job.future.get_loop().call_soon_threadsafe(settle)
     except RuntimeError:  # the loop has ended, and with it whoever waited
         return

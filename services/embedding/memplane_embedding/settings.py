@@ -2,8 +2,9 @@
 
 import os
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
 from memplane_core.settings import (
     RedisSettings,
@@ -73,6 +74,12 @@ class EmbeddingSection(Section):
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
     shared_cache_ttl_s: int = Field(default=24 * 3600, ge=1)
     shared_cache_timeout_s: float = Field(default=0.1, gt=0)
+
+    @model_validator(mode="after")
+    def _has_room(self) -> Self:
+        if self.lane_limit < self.max_texts:
+            raise ValueError("lane_limit must be at least max_texts, or the largest requests could never be taken")
+        return self
 
 
 class EmbeddingSettings(Settings):

@@ -30,6 +30,8 @@ _ITEMS_A_CALL: Final = 256
 _BYTES_A_CALL: Final = 8 * 1024 * 1024
 _KEPT_OVERHEAD: Final = 300
 _NOBODY: Final = TenantId(UUID(int=0))
+_HALF: Final = "holds half of a surrogate pair, which is no text"
+_NO_TEXT: Final = EmbeddedText([], np.empty((0, 0), np.float32), _HALF)
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -95,12 +97,11 @@ class HttpEmbedder:
             NotFound: No model is called that.
             EmbeddingUnavailable: No answer in time.
         """
-        calls = [
-            self._embed(tenant, part, model, "passage", lane, timeout_s=timeout_s)
-            for part in _parts([_sendable(item) for item in items])
-        ]
+        sent = [item for item in items if _is_text(item)]
+        calls = [self._embed(tenant, part, model, "passage", lane, timeout_s=timeout_s) for part in _parts(sent)]
         answers = await asyncio.gather(*calls)
-        return [embedded for answer in answers for embedded in _embedded(answer)]
+        found = iter([embedded for answer in answers for embedded in _embedded(answer)])
+        return [next(found) if _is_text(item) else _NO_TEXT for item in items]
 
     async def profiles(self) -> ModelProfiles:
         """The models served, as known a minute ago at most. Raises EmbeddingUnavailable."""
@@ -207,13 +208,13 @@ def _embedded(answer: EmbedResponse) -> list[EmbeddedText]:
     return found
 
 
-def _sendable(item: EmbedItem) -> EmbedItem:
-    """MessagePack carries no half of a surrogate pair; an empty text in its place gets its error from the service."""
+def _is_text(item: EmbedItem) -> bool:
+    """False for one with half of a surrogate pair, which no message can carry."""
     try:
         (item.head + item.text).encode()
     except UnicodeEncodeError:
-        return EmbedItem("")
-    return item
+        return False
+    return True
 
 
 def _parts(items: Sequence[EmbedItem]) -> list[list[EmbedItem]]:
@@ -235,7 +236,7 @@ def _query_key(tenant: TenantId, text: str, *, model: str) -> bytes:
     try:
         encoded = msgspec.msgpack.encode((tenant.bytes, model, text))
     except UnicodeEncodeError:
-        raise invalid("/query", "holds half of a surrogate pair, which is no text") from None
+        raise invalid("/query", _HALF) from None
     return hashlib.blake2b(encoded, digest_size=16).digest()
 
 
