@@ -25,12 +25,14 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def has_due_work(tenant: TenantId, connection: Connection) -> bool:
-    """Whether the index could be told of something right now."""
+    """Whether the index could be told of something right now: rows of a generation that is gone do not count."""
     found = await connection.fetchval(
         """
         SELECT EXISTS (
-            SELECT 1 FROM outbox
-            WHERE tenant_id = $1 AND done_at IS NULL AND failed_at IS NULL AND not_before <= clock_timestamp())
+            SELECT 1 FROM tenant t JOIN generation g ON g.tenant_id = t.id
+            JOIN outbox o ON o.tenant_id = $1 AND o.generation = g.number
+            WHERE t.id = $1 AND t.deleted_at IS NULL
+              AND o.done_at IS NULL AND o.failed_at IS NULL AND o.not_before <= clock_timestamp())
         """,
         tenant,
     )
@@ -66,4 +68,4 @@ async def backlog(connection: Connection) -> Backlog:
     """The state of every tenant's outbox in three numbers. `connection` has no tenant."""
     row = await connection.fetchrow("SELECT pending, failed, oldest_s FROM outbox_backlog(100000)")
     assert row is not None
-    return Backlog(**row)
+    return Backlog(pending=row["pending"], failed=row["failed"], oldest_s=row["oldest_s"])

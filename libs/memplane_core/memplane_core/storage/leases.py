@@ -15,7 +15,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
         name: Of the job.
         owner: Who took it.
         epoch: Grows each time it is taken: an owner that lost it is not the owner of the next one.
-        held_until: By this process's monotonic clock; a lower bound, since it counts from before the database was asked.
+        held_until: By this process's monotonic clock; a lower bound, as it counts from before the database was asked.
     """
 
     tenant: TenantId

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -10,7 +10,9 @@ import msgspec
 from memplane_core.domain.index import NEVER, Generation, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.memory_writes import Chunk
-from memplane_core.storage.session import Connection, pack_vector
+from memplane_core.storage.session import Connection, Row, pack_vector
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 LONGEST_PAUSE_S: Final = 30.0
 """Most that a row waits before it is tried again."""
@@ -54,19 +56,6 @@ class DueUpsert(msgspec.Struct, frozen=True, kw_only=True):
         return Revision(self.memory_id, self.rev, self.chunks)
 
 
-class DueDelete(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision that the index has to lose; `attempts` counts how often it was deleted already."""
-
-    memory_id: UUID
-    rev: int
-    chunks: int
-    attempts: int
-
-    def keys(self) -> list[IndexKey]:
-        """The index keys that it may have taken."""
-        return [IndexKey(self.memory_id, self.rev, n) for n in range(self.chunks)]
-
-
 class PlainText(msgspec.Struct, frozen=True, kw_only=True):
     """A memory's text, to embed."""
 
@@ -95,7 +84,7 @@ async def generations(tenant: TenantId, connection: Connection) -> list[Generati
         """,
         tenant,
     )
-    return [Generation(tenant=tenant, **row) for row in rows]
+    return [_struct(Generation, row, tenant=tenant) for row in rows]
 
 
 async def mark_ready(tenant: TenantId, connection: Connection, generation: Generation) -> None:
@@ -107,7 +96,8 @@ async def mark_ready(tenant: TenantId, connection: Connection, generation: Gener
     )
 
 
-_DUE: Final = "done_at IS NULL AND failed_at IS NULL AND not_before <= clock_timestamp()"
+DUE: Final = "done_at IS NULL AND failed_at IS NULL AND not_before <= clock_timestamp()"
+"""SQL condition of an outbox row that the index could be told of right now."""
 
 _EMBEDDED: Final = """
     AND (SELECT count(*) > 0 AND count(*) = count(c.embedding) FROM chunk c
@@ -125,7 +115,7 @@ async def due_upserts(
                coalesce(octet_length(m.content), 0) AS size
         FROM (
             SELECT memory_id, rev, attempts, seq FROM outbox o
-            WHERE tenant_id = $1 AND generation = $2 AND op = 'upsert' AND {_DUE} {_EMBEDDED if embedded_only else ""}
+            WHERE tenant_id = $1 AND generation = $2 AND op = 'upsert' AND {DUE} {_EMBEDDED if embedded_only else ""}
             ORDER BY seq LIMIT $3
         ) o
         LEFT JOIN memory m ON m.tenant_id = $1 AND m.id = o.memory_id AND m.rev = o.rev AND m.state = 'active'
@@ -139,7 +129,7 @@ async def due_upserts(
         generation,
         limit,
     )
-    return [DueUpsert(**row) for row in rows]
+    return [_struct(DueUpsert, row) for row in rows]
 
 
 async def index_rows(
@@ -187,7 +177,7 @@ async def texts(tenant: TenantId, connection: Connection, revisions: Sequence[Re
         tenant,
         *_columns(revisions),
     )
-    return [PlainText(**row) for row in rows]
+    return [_struct(PlainText, row) for row in rows]
 
 
 async def store_chunks(
@@ -368,45 +358,8 @@ async def back_off(
     return min((min(LONGEST_PAUSE_S, 2.0 ** min(row["attempts"] - 1, 16)) for row in rows), default=0.0)
 
 
-async def due_deletes(tenant: TenantId, connection: Connection, *, generation: int, limit: int) -> list[DueDelete]:
-    """Removals that are due now, in the order they were asked for."""
-    rows = await connection.fetch(
-        f"""
-        SELECT memory_id, rev, chunks, attempts FROM outbox
-        WHERE tenant_id = $1 AND generation = $2 AND op = 'delete' AND {_DUE}
-        ORDER BY seq LIMIT $3
-        """,
-        tenant,
-        generation,
-        limit,
-    )
-    return [DueDelete(**row) for row in rows]
-
-
-async def advance_deletes(
-    tenant: TenantId, connection: Connection, deletes: Sequence[DueDelete], *, generation: int, again_s: float
-) -> None:
-    """Record that the index was told to lose these: once more after `again_s`, and then for good.
-
-    One that has been queued anew since it was read stays due.
-    """
-    await connection.execute(
-        """
-        UPDATE outbox o
-        SET attempts = o.attempts + 1,
-            done_at = CASE WHEN o.attempts > 0 THEN clock_timestamp() END,
-            not_before = clock_timestamp() + make_interval(secs => $6)
-        FROM unnest($3::uuid[], $4::int[], $5::int[]) AS s(memory_id, rev, attempts)
-        WHERE o.tenant_id = $1 AND o.generation = $2 AND o.op = 'delete' AND o.memory_id = s.memory_id
-          AND o.rev = s.rev AND o.done_at IS NULL AND o.attempts = s.attempts
-        """,
-        tenant,
-        generation,
-        [delete.memory_id for delete in deletes],
-        [delete.rev for delete in deletes],
-        [delete.attempts for delete in deletes],
-        again_s,
-    )
+def _struct(kind: type[T], row: Row, **given: Any) -> T:
+    return kind(**given, **{name: row[name] for name in kind.__struct_fields__ if name not in given})
 
 
 def _columns(revisions: Sequence[Revision]) -> tuple[list[UUID], list[int]]:

@@ -1,0 +1,176 @@
+"""Jobs as they are sent to the workers: through the broker, never waiting for it, and lost without harm."""
+
+import contextlib
+import threading
+import time
+from typing import Any, Final, cast
+
+import redis
+from celery import Celery
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from memplane_core.contracts.jobs import KICK_PREFIX, QUEUE_INDEX, TASK_DRAIN
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.observability.logs import get_logger
+from memplane_core.settings import RedisSettings
+
+log = get_logger(__name__)
+
+VISIBILITY_TIMEOUT_S: Final = 600
+"""After this long without an answer a task is given to another worker: longer than any task takes."""
+
+KICK_TTL_S: Final = 10
+"""A kick whose message was lost holds up the next ones for this long."""
+
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 10.0
+
+
+def celery_app(name: str, settings: RedisSettings) -> Celery:
+    """A Celery application on our broker, without tasks; every wait for the broker is bounded."""
+    app = Celery(name, set_as_current=False)
+    app.conf.update(
+        broker_url=settings.broker_url.get_secret_value(),
+        broker_connection_timeout=settings.timeout_s,
+        broker_transport_options={
+            "visibility_timeout": VISIBILITY_TIMEOUT_S,
+            "unacked_restore_interval": 5,
+            "unacked_restore_throttle": 1,
+            "socket_connect_timeout": settings.timeout_s,
+            "socket_timeout": max(5.0, settings.timeout_s),
+            "socket_keepalive": True,
+            "priority_steps": [0],
+            # Of publishing: one try. The consumer's own retries are settings of the worker.
+            "max_retries": 0,
+        },
+        task_ignore_result=True,
+        task_serializer="json",
+        accept_content=["json"],
+        task_default_queue=QUEUE_INDEX,
+        enable_utc=True,
+        timezone="UTC",
+    )
+    return app
+
+
+def redis_client(settings: RedisSettings) -> redis.Redis:
+    """A client of the broker that gives up after one try of `timeout_s`; safe to share between threads."""
+    return redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+        settings.broker_url.get_secret_value(),
+        socket_timeout=settings.timeout_s,
+        socket_connect_timeout=settings.timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        protocol=3,
+    )
+
+
+class DrainSender:
+    """Asks the workers to drain a tenant's outbox, unless a request for that tenant waits already. Blocks.
+
+    Args:
+        app: On the broker that the workers listen to.
+        client: Of the same broker.
+    """
+
+    def __init__(self, app: Celery, client: redis.Redis) -> None:
+        self._app = app
+        self._client = client
+
+    def send(self, tenant: TenantId) -> bool:
+        """Send it; False where one is on its way already.
+
+        Raises:
+            Exception: Whatever the broker's client raises where it cannot be reached.
+        """
+        key = kick_key(tenant)
+        if not self._client.set(key, "1", nx=True, ex=KICK_TTL_S):
+            return False
+        try:
+            self._app.send_task(
+                TASK_DRAIN, kwargs={"tenant": str(tenant)}, queue=QUEUE_INDEX, retry=False, ignore_result=True
+            )
+        except BaseException:
+            with contextlib.suppress(redis.RedisError):
+                self._client.delete(key)
+            raise
+        return True
+
+
+class CeleryKicker:
+    """The `Kicker` of services: a thread of its own sends, so that neither the caller nor its event loop ever waits.
+
+    Kicks of one tenant that come while one is being sent are one. While the broker is away kicks are dropped, after a
+    try every few seconds.
+    """
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self._settings = settings
+        self._waiting: dict[TenantId, None] = {}
+        self._changed = threading.Condition()
+        self._open = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to send. Connects to nothing by itself."""
+        if self._thread is not None:
+            return
+        self._open = True
+        self._thread = threading.Thread(target=self._run, name="kicker", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; what waits is dropped. Takes no longer than one try to reach the broker."""
+        with self._changed:
+            self._open = False
+            self._waiting.clear()
+            self._changed.notify()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def kick(self, tenant: TenantId) -> None:
+        """Ask for a drain of `tenant` soon. Returns at once and never raises; before `start` it does nothing."""
+        with self._changed:
+            if self._open:
+                self._waiting[tenant] = None
+                self._changed.notify()
+
+    def _run(self) -> None:
+        app = celery_app("memplane.kicker", self._settings)
+        client = redis_client(self._settings)
+        sender = DrainSender(app, client)
+        pause_s, resume_at = 0.0, 0.0
+        try:
+            while (tenant := self._next()) is not None:
+                if time.monotonic() < resume_at:
+                    continue
+                try:
+                    sender.send(tenant)
+                    pause_s = 0.0
+                except Exception as error:  # noqa: BLE001 - the sweep finds the work whatever went wrong here
+                    pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, pause_s * 2))
+                    resume_at = time.monotonic() + pause_s
+                    log.warning("kick_lost", error=type(error).__name__, next_try_s=pause_s)
+        finally:
+            client.close()
+            close_app(app)
+
+    def _next(self) -> TenantId | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or not self._open)
+            if not self._open:
+                return None
+            tenant = next(iter(self._waiting))
+            del self._waiting[tenant]
+            return tenant
+
+
+def kick_key(tenant: TenantId) -> str:
+    """The broker's key that says that a drain of `tenant` is on its way; the drain removes it before it looks."""
+    return f"{KICK_PREFIX}{tenant}"
+
+
+def close_app(app: Celery) -> None:
+    """Give back an application's connections."""
+    cast("Any", app).close()

@@ -1,0 +1,30 @@
+"""What the worker measures of itself. Labels have a handful of values each; none is a tenant."""
+
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+DRAINED_ROWS: Final = Counter(
+    "memplane_maintenance_drain_rows_total", "Outbox rows closed, by what became of them.", labelnames=("outcome",)
+)
+DRAIN_BATCHES: Final = Counter(
+    "memplane_maintenance_drain_batches_total", "Calls to the index and to the embedder.", labelnames=("op",)
+)
+DRAIN_FAILURES: Final = Counter(
+    "memplane_maintenance_drain_failures_total", "Slices cut short, by what was in the way.", labelnames=("reason",)
+)
+DRAIN_SECONDS: Final = Histogram(
+    "memplane_maintenance_drain_seconds",
+    "Time that a slice of a tenant's drain took.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+)
+OUTBOX_PENDING: Final = Gauge(
+    "memplane_maintenance_outbox_pending_rows", "Outbox rows the index was not told of, counted up to 100,000."
+)
+OUTBOX_FAILED: Final = Gauge(
+    "memplane_maintenance_outbox_failed_rows", "Outbox rows that can never be indexed, counted up to 100,000."
+)
+OUTBOX_OLDEST: Final = Gauge("memplane_maintenance_outbox_oldest_seconds", "Age of the oldest pending outbox row.")
+ACCESS_FOLDED: Final = Counter(
+    "memplane_maintenance_access_folded_total", "Recalls taken from the access stream.", labelnames=("outcome",)
+)

@@ -1,0 +1,149 @@
+"""What all tasks of a worker process share: one event loop in a thread of its own, and the connections made in it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from typing import Self, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from memplane_core.clients.embedding import HttpEmbedder
+from memplane_core.security.internal import InternalTokens
+from memplane_core.settings import RedisSettings
+from memplane_core.storage.session import Database
+from memplane_core.vectors import MilvusIndex
+from memplane_maintenance.access import AccessFold
+from memplane_maintenance.drain import Drainer, DrainLimits
+from memplane_maintenance.settings import MaintenanceSettings
+from memplane_maintenance.sweep import Sweep
+
+T = TypeVar("T")
+
+
+class Parts:
+    """The work that tasks do, with its connections. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        database: Database,
+        index: MilvusIndex,
+        embedder: HttpEmbedder,
+        client: Redis,
+        *,
+        settings: MaintenanceSettings,
+        stopping: Callable[[], bool],
+    ) -> None:
+        worker = settings.worker
+        self.database = database
+        self.index = index
+        self.client = client
+        self.drainer = Drainer(
+            database,
+            index,
+            embedder,
+            limits=DrainLimits(
+                lease_s=worker.lease_s,
+                slice_s=worker.slice_s,
+                fresh_s=worker.fresh_s,
+                embed_timeout_s=worker.embed_timeout_s,
+                rpc_timeout_s=index.rpc_timeout_s,
+            ),
+            stopping=stopping,
+        )
+        self.sweep = Sweep(database, client)
+        self.access = AccessFold(database, client)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: MaintenanceSettings, *, stopping: Callable[[], bool]) -> AsyncGenerator[Self]:
+        """Make them for as long as the context lasts. Nothing has to be there yet."""
+        async with AsyncExitStack() as stack:
+            database = await stack.enter_async_context(Database.open(settings.postgres))
+            index = MilvusIndex(settings.milvus)
+            stack.push_async_callback(index.close)
+            tokens = InternalTokens(settings.trust.internal_secret.get_secret_value())
+            embedder = HttpEmbedder(settings.endpoints.embedding_url, tokens)
+            stack.push_async_callback(embedder.close)
+            client = async_client(settings.redis)
+            stack.push_async_callback(client.aclose)
+            yield cls(database, index, embedder, client, settings=settings, stopping=stopping)
+
+
+class Runtime:
+    """Runs coroutines of task threads in the process's one event loop.
+
+    Made before the pool's threads: `-P threads` never forks, so all of them share it.
+    """
+
+    def __init__(self, settings: MaintenanceSettings) -> None:
+        self._settings = settings
+        self._stack = ExitStack()
+        self._portal: BlockingPortal | None = None
+        self._parts: Parts | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        """Start the loop and make the parts in it.
+
+        Raises:
+            ValueError: Settings that do not fit together.
+        """
+        self._portal = self._stack.enter_context(start_blocking_portal("asyncio", name="runtime"))
+        opened = Parts.open(self._settings, stopping=lambda: self._stopping)
+        self._parts = self._stack.enter_context(self._portal.wrap_async_context_manager(opened))
+
+    @property
+    def parts(self) -> Parts:
+        """What tasks work with. Raises RuntimeError before `start`."""
+        if self._parts is None:
+            raise RuntimeError("the runtime has not been started")
+        return self._parts
+
+    def wind_down(self) -> None:
+        """Let slices end with the batch they are at."""
+        self._stopping = True
+
+    def close(self) -> None:
+        """Give back the connections and end the loop. No task runs any more."""
+        self._stack.close()
+        self._portal, self._parts = None, None
+
+    def run_async(self, work: Callable[[], Awaitable[T]], *, deadline_s: float) -> T:
+        """Run `work` in the loop and wait for it, from any other thread.
+
+        Raises:
+            TimeoutError: It took longer than `deadline_s`, and was cancelled.
+        """
+        if self._portal is None:
+            raise RuntimeError("the runtime has not been started")
+        return self._portal.call(_bounded, work, deadline_s)
+
+    def answers(self, *, within_s: float) -> bool:
+        """Whether the loop gets round to new work in time: it is not blocked, and has not died."""
+        if self._portal is None:
+            return False
+        try:
+            self._portal.start_task_soon(asyncio.sleep, 0).result(within_s)
+        except (FutureTimeoutError, RuntimeError):
+            return False
+        return True
+
+
+def async_client(settings: RedisSettings) -> Redis:
+    """A client of the broker for one event loop, which gives up after one try of `timeout_s`."""
+    return Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+        settings.broker_url.get_secret_value(),
+        socket_timeout=settings.timeout_s,
+        socket_connect_timeout=settings.timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        protocol=3,
+    )
+
+
+async def _bounded(work: Callable[[], Awaitable[T]], deadline_s: float) -> T:
+    async with asyncio.timeout(deadline_s):
+        return await work()

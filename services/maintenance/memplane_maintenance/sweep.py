@@ -1,0 +1,84 @@
+"""Finds what a lost kick left behind, throws away what is finished, and measures the outbox."""
+
+import math
+import time
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.observability.logs import get_logger
+from memplane_core.storage import backlog
+from memplane_core.storage.session import Database
+from memplane_maintenance import metrics
+
+log = get_logger(__name__)
+
+TENANTS_AT_ONCE: Final = 200
+OUTBOX_AGE: Final = timedelta(hours=1)
+IDEMPOTENCY_AGE: Final = timedelta(hours=24)
+
+_CHORES_KEY: Final = "mp:chores"
+_CHORES_EVERY_S: Final = 300
+_MEASURE_EVERY_S: Final = 15
+
+
+class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Tenants that have something due, the longest waiting first, and how many finished rows were deleted."""
+
+    tenants: list[TenantId]
+    trimmed: int
+
+
+class Sweep:
+    """Looks across all tenants; sending the drains is the caller's.
+
+    Args:
+        database: Where the outbox is.
+        client: Of the broker; a key in it lets one of many workers trim, now and then.
+    """
+
+    def __init__(self, database: Database, client: Redis) -> None:
+        self._database = database
+        self._client = client
+        self._measured_at = -math.inf
+
+    async def run(self) -> SweepReport:
+        """Look once.
+
+        Raises:
+            Unavailable: Postgres is away.
+        """
+        async with self._database.system() as connection:
+            tenants = await backlog.tenants_with_work(connection, limit=TENANTS_AT_ONCE)
+        if time.monotonic() - self._measured_at > _MEASURE_EVERY_S:
+            await self.measure()
+        trimmed = await self.trim() if await self._my_turn() else 0
+        return SweepReport(tenants=tenants, trimmed=trimmed)
+
+    async def measure(self) -> backlog.Backlog:
+        """Set the gauges of the outbox, and return what they show."""
+        async with self._database.system() as connection:
+            state = await backlog.backlog(connection)
+        self._measured_at = time.monotonic()
+        metrics.OUTBOX_PENDING.set(state.pending)
+        metrics.OUTBOX_FAILED.set(state.failed)
+        metrics.OUTBOX_OLDEST.set(state.oldest_s)
+        return state
+
+    async def trim(self) -> int:
+        """Delete what was indexed an hour ago, and what was answered a day ago; returns how many rows went."""
+        async with self._database.system() as connection:
+            trimmed = await backlog.trim_finished(connection, outbox_age=OUTBOX_AGE, idempotency_age=IDEMPOTENCY_AGE)
+        if trimmed:
+            log.info("trimmed", rows=trimmed)
+        return trimmed
+
+    async def _my_turn(self) -> bool:
+        try:
+            return bool(await self._client.set(_CHORES_KEY, "1", nx=True, ex=_CHORES_EVERY_S))
+        except RedisError:
+            return False

@@ -1,0 +1,137 @@
+"""The worker: takes tasks from both queues until it is told to end."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
+
+import redis
+from celery import signals
+from redis.asyncio import Redis
+
+from memplane_core.clients.jobs import DrainSender, close_app, redis_client
+from memplane_core.contracts.jobs import QUEUE_INDEX, QUEUE_MAINTENANCE
+from memplane_core.observability.logs import configure_logs, get_logger
+from memplane_maintenance import tasks
+from memplane_maintenance.celery_app import create_app
+from memplane_maintenance.health import HealthServer, Probe
+from memplane_maintenance.runtime import Runtime
+from memplane_maintenance.settings import MaintenanceSettings
+
+log = get_logger(__name__)
+
+EX_CONFIG: Final = 78
+_ALIVE_S: Final = 5.0
+_READY_S: Final = 2.0
+
+
+def run_worker(settings: MaintenanceSettings) -> int:
+    """Work until TERM, which lets the batches under way finish; returns the exit code."""
+    refuse_evicting_broker(redis_client(settings.redis))
+    runtime = Runtime(settings)
+    try:
+        runtime.start()
+    except ValueError as error:
+        raise _misconfigured(f"MaintenanceSettings: {error}") from error
+    app = create_app(settings.redis)
+    sender = DrainSender(app, redis_client(settings.redis))
+    tasks.register(app, runtime, sender)
+    consuming = Flag()
+    _on(signals.setup_logging, lambda: configure_logs(settings.log, service="maintenance"))
+    _on(signals.worker_ready, consuming.set)
+    _on(signals.worker_shutting_down, runtime.wind_down)
+    probe = Probe(
+        alive=lambda: runtime.answers(within_s=_ALIVE_S),
+        ready=lambda: {"consumer": "ok" if consuming else "not connected yet", **check_parts(runtime)},
+    )
+    HealthServer(probe).serve(settings.server.host, settings.server.port, settings.server.metrics_port)
+    worker = cast("Any", app).Worker(
+        pool="threads",
+        concurrency=settings.worker.concurrency,
+        queues=[QUEUE_INDEX, QUEUE_MAINTENANCE],
+        loglevel=settings.log.level.upper(),
+        quiet=True,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+    )
+    try:
+        worker.start()
+    finally:
+        runtime.close()
+        close_app(app)
+    return int(worker.exitcode or 0)
+
+
+class Flag:
+    """Set once."""
+
+    def __init__(self) -> None:
+        self._value = False
+
+    def set(self) -> None:
+        """Make it true."""
+        self._value = True
+
+    def __bool__(self) -> bool:
+        return self._value
+
+
+def _on(celery_signal: Any, act: Callable[[], None]) -> None:
+    def receive(**about: object) -> None:
+        del about
+        act()
+
+    celery_signal.connect(receive, weak=False)
+
+
+def check_parts(runtime: Runtime) -> dict[str, str]:
+    """What the worker needs, each `ok` or the name of the error."""
+    parts = runtime.parts
+    checks: dict[str, Callable[[], Awaitable[object]]] = {
+        "postgres": parts.database.ping,
+        "broker": lambda: _ping(parts.client),
+        "index": parts.index.ping,
+    }
+
+    async def one(check: Callable[[], Awaitable[object]]) -> str:
+        try:
+            async with asyncio.timeout(_READY_S):
+                await check()
+        except Exception as error:  # noqa: BLE001 - whatever a dependency raises, it is not ready
+            return type(error).__name__
+        return "ok"
+
+    async def all_of_them() -> list[str]:
+        return await asyncio.gather(*(one(check) for check in checks.values()))
+
+    return dict(zip(checks, runtime.run_async(all_of_them, deadline_s=_READY_S * 2), strict=True))
+
+
+async def _ping(client: Redis) -> None:
+    await cast("Awaitable[object]", client.ping())
+
+
+def refuse_evicting_broker(client: redis.Redis) -> None:
+    """Stop the process with a sentence if the broker throws away what it holds when memory is short.
+
+    One that cannot be reached yet, or does not tell, is taken as it is.
+    """
+    try:
+        memory = client.info("memory")
+    except redis.RedisError as error:
+        log.warning("broker_not_checked", error=type(error).__name__)
+        return
+    finally:
+        client.close()
+    policy = memory.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction" and memory.get("maxmemory", 0):
+        raise _misconfigured(
+            f"MEMPLANE_REDIS__BROKER_URL: this server evicts keys ({policy}) and would lose tasks:"
+            " set maxmemory-policy to noeviction, or name another server"
+        )
+
+
+def _misconfigured(sentence: str) -> SystemExit:
+    print(sentence, file=sys.stderr)  # noqa: T201 - where every other fault of the configuration is told
+    return SystemExit(EX_CONFIG)
