@@ -36,8 +36,8 @@ IdempotencyKey = Annotated[
     str | None,
     HeaderParameter(
         name="Idempotency-Key",
-        pattern=r"^[\x21-\x7e]{1,255}$",
-        description="A name of your own for this write, 1 to 255 visible ASCII characters. Repeating the request with "
+        pattern=r"^[\x20-\x7e]{1,255}$",
+        description="A name of your own for this write, 1 to 255 printable ASCII characters. Repeating the request with "
         "it does nothing twice and gives the first answer again.",
     ),
 ]
@@ -175,7 +175,7 @@ async def list_memories(
     agent_id: EntityQuery = None,
     session_id: EntityQuery = None,
     memory_type: LabelQuery = None,
-    limit: Limit = 50,
+    limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response[bytes]:
     """Page through all memories that match, exact to the end.
@@ -235,7 +235,6 @@ async def update_memory(
     data: JSONBody[MemoryPatch],
     forwarder: NamedDependency[Forwarder],
     if_match: IfMatch = None,
-    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Change what is named and keep all else.
 
@@ -246,7 +245,7 @@ async def update_memory(
         request,
         "memories:write",
         path=f"/v1/memories/{memory_id}",
-        headers={"If-Match": if_match, "Idempotency-Key": idempotency_key},
+        headers={"If-Match": if_match},
     )
 
 
@@ -267,7 +266,6 @@ async def delete_memory(
     *,
     forwarder: NamedDependency[Forwarder],
     if_match: IfMatch = None,
-    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Delete one memory everywhere. This cannot be undone.
 
@@ -277,7 +275,7 @@ async def delete_memory(
         request,
         "memories:write",
         path=f"/v1/memories/{memory_id}",
-        headers={"If-Match": if_match, "Idempotency-Key": idempotency_key},
+        headers={"If-Match": if_match},
     )
 
 

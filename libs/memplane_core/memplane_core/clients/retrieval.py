@@ -11,7 +11,7 @@ from memplane_core.domain.tenancy import Principal
 from memplane_core.observability.logs import get_logger
 from memplane_core.security.internal import InternalTokens
 
-_PASSED_BACK: Final = ("Content-Type", "ETag", "Location", "Retry-After")
+_PASSED_BACK: Final = ("Content-Type", "ETag", "Idempotency-Replayed", "Location", "Retry-After")
 _PROBLEM: Final = "application/problem+json"
 
 _AGAIN: Final = "repeat it with the same Idempotency-Key"

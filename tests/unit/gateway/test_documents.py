@@ -1,0 +1,183 @@
+"""The OpenAPI document, its examples, and the pages about it."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from memplane_core.contracts import admin, memories
+from memplane_core.contracts.checks import check_batch, check_patch, check_write
+from memplane_core.domain.errors import MemplaneError
+from memplane_gateway import examples
+from memplane_gateway.docs import problems_page
+from memplane_gateway.keys import KEY_ROUTES
+from memplane_gateway.memories import MEMORY_ROUTES
+from memplane_gateway.openapi import describe
+from memplane_gateway.problems import PROBLEMS
+from memplane_gateway.system import SYSTEM_ROUTES
+from memplane_gateway.tenants import TENANT_ROUTES
+
+Json = dict[str, Any]
+
+DEPENDENCIES = ("database", "directory", "embedder", "forwarder", "index_defaults", "keyring")
+
+
+@pytest.fixture(scope="module")
+def document() -> Json:
+    routes = [*MEMORY_ROUTES, *SYSTEM_ROUTES, *TENANT_ROUTES, *KEY_ROUTES]
+    return cast("Json", msgspec.json.decode(describe(routes, dependencies=DEPENDENCIES)))
+
+
+def operations(document: Json) -> Iterator[tuple[str, str, Json]]:
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            yield method, path, operation
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in cast("Json", value).items():
+            if key == "$ref":
+                yield inner
+            else:
+                yield from references(inner)
+    elif isinstance(value, list):
+        for inner in cast("list[Any]", value):
+            yield from references(inner)
+
+
+class TestOpenApi:
+    def test_every_public_route_is_described(self, document: Json) -> None:
+        assert document["openapi"] == "3.1.0"
+        assert {(method.upper(), path) for method, path, _ in operations(document)} == {
+            ("POST", "/v1/memories"),
+            ("GET", "/v1/memories"),
+            ("POST", "/v1/memories/batch"),
+            ("POST", "/v1/memories/search"),
+            ("GET", "/v1/memories/{memory_id}"),
+            ("PATCH", "/v1/memories/{memory_id}"),
+            ("DELETE", "/v1/memories/{memory_id}"),
+            ("GET", "/v1/version"),
+            ("GET", "/v1/whoami"),
+            ("POST", "/admin/v1/tenants"),
+            ("GET", "/admin/v1/tenants"),
+            ("GET", "/admin/v1/tenants/{tenant_id}"),
+            ("POST", "/admin/v1/tenants/{tenant_id}/keys"),
+            ("GET", "/admin/v1/tenants/{tenant_id}/keys"),
+            ("DELETE", "/admin/v1/tenants/{tenant_id}/keys/{key_id}"),
+        }
+
+    def test_operations_have_unique_ids_tags_and_summaries(self, document: Json) -> None:
+        found = [operation for _, _, operation in operations(document)]
+        assert len({operation["operationId"] for operation in found}) == len(found)
+        tags = {tag["name"] for tag in document["tags"]}
+        for operation in found:
+            assert set(operation["tags"]) <= tags
+            assert operation["summary"]
+            assert operation["description"]
+
+    def test_every_reference_leads_somewhere(self, document: Json) -> None:
+        for reference in references(document):
+            assert reference.removeprefix("#/components/schemas/") in document["components"]["schemas"]
+
+    def test_every_schema_is_used(self, document: Json) -> None:
+        used = {reference.rpartition("/")[2] for reference in references(document)}
+        assert set(document["components"]["schemas"]) == used
+
+    def test_request_bodies_take_no_other_fields(self, document: Json) -> None:
+        schemas = document["components"]["schemas"]
+        for _, _, operation in operations(document):
+            if "requestBody" in operation:
+                [name] = [ref.rpartition("/")[2] for ref in references(operation["requestBody"])]
+                assert schemas[name]["additionalProperties"] is False, name
+        assert schemas["EntityFilter"]["additionalProperties"] is False
+        assert schemas["Weights"]["additionalProperties"] is False
+
+    def test_limits_are_those_that_are_checked(self, document: Json) -> None:
+        write = document["components"]["schemas"]["MemoryWrite"]["properties"]
+        assert (write["importance"]["minimum"], write["importance"]["maximum"]) == (0, 1)
+        assert write["scene"]["maxItems"] == 32
+        assert write["scene"]["items"]["maxLength"] == 128
+        assert write["occurred_at"]["anyOf"][0] == {"type": "string", "format": "date-time"}
+
+    def test_errors_are_problem_documents_and_nothing_else(self, document: Json) -> None:
+        for method, path, operation in operations(document):
+            for status, answer in operation["responses"].items():
+                if int(status) >= 400:
+                    assert list(answer["content"]) == ["application/problem+json"], (method, path, status)
+                    assert list(references(answer)) == ["#/components/schemas/Problem"]
+
+    def test_each_operation_asks_for_the_right_key(self, document: Json) -> None:
+        schemes = set(document["components"]["securitySchemes"])
+        for _, path, operation in operations(document):
+            asked = {name for alternative in operation["security"] for name in alternative}
+            assert asked <= schemes
+            if path.startswith("/admin/"):
+                assert asked == {"adminKey"}
+            elif path == "/v1/version":
+                assert asked == set()
+            else:
+                assert asked == {"apiKey", "apiKeyHeader"}
+
+    def test_headers_that_matter_are_described(self, document: Json) -> None:
+        write = document["paths"]["/v1/memories"]["post"]
+        assert [parameter["name"] for parameter in write["parameters"]] == ["Idempotency-Key"]
+        assert "ETag" in write["responses"]["201"]["headers"]
+        assert "Retry-After" in write["responses"]["503"]["headers"]
+        update = document["paths"]["/v1/memories/{memory_id}"]["patch"]
+        assert "If-Match" in [parameter["name"] for parameter in update["parameters"]]
+
+    def test_a_deletion_answers_204_alone(self, document: Json) -> None:
+        delete = document["paths"]["/v1/memories/{memory_id}"]["delete"]
+        assert [status for status in delete["responses"] if int(status) < 400] == ["204"]
+
+    def test_no_dependency_is_taken_for_a_parameter(self, document: Json) -> None:
+        names = {p["name"] for _, _, operation in operations(document) for p in operation.get("parameters", [])}
+        assert names == {
+            "Idempotency-Key", "If-Match", "memory_id", "tenant_id", "key_id",
+            "user_id", "agent_id", "session_id", "memory_type", "limit", "cursor",
+        }  # fmt: skip
+
+
+class TestExamples:
+    def test_request_examples_are_valid_requests(self) -> None:
+        def read(name: str, type_: type[Any]) -> Any:
+            return msgspec.convert(examples.REQUESTS[name], type_)
+
+        check_write(read("writeMemory", memories.MemoryWrite))
+        check_batch(read("writeMemories", memories.BatchWrite))
+        check_patch(read("updateMemory", memories.MemoryPatch))
+        read("searchMemories", memories.SearchRequest)
+        read("createTenant", admin.TenantCreate)
+        read("createKey", admin.KeyCreate)
+        assert len(examples.REQUESTS) == 6
+
+    def test_answer_examples_have_exactly_the_fields_of_answers(self) -> None:
+        for name, status, type_ in (
+            ("writeMemory", "201", memories.WrittenMemory),
+            ("writeMemories", "200", memories.BatchWritten),
+            ("searchMemories", "200", memories.SearchResponse),
+        ):
+            example = examples.ANSWERS[name][status]
+            read = msgspec.convert(example, type_)
+            assert msgspec.to_builtins(read).keys() == example.keys()
+
+
+def error_classes(base: type[MemplaneError] = MemplaneError) -> Iterator[type[MemplaneError]]:
+    yield base
+    for inner in base.__subclasses__():
+        yield from error_classes(inner)
+
+
+class TestProblemsPage:
+    def test_every_error_that_can_be_raised_is_explained(self) -> None:
+        explained = {problem.code: problem.status for problem in PROBLEMS}
+        raised = {error.code: error.status for error in error_classes() if error.__module__.startswith("memplane")}
+        assert raised.items() <= explained.items()
+        assert len(explained) == len(PROBLEMS)
+
+    def test_each_has_an_anchor(self) -> None:
+        page = problems_page()
+        assert re.findall(r'<tr id="(\w+)">', page) == [problem.code for problem in PROBLEMS]
