@@ -1,16 +1,15 @@
 """Real parts that many tests share: one Postgres a worker process, migrated once; a tenant of its own for each test."""
 
 from collections.abc import AsyncGenerator, Generator
-from uuid import uuid4
 
 import pytest
-import uuid_utils.compat
 
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import PostgresSettings
 from memplane_core.storage.migrate import upgrade
 from memplane_core.storage.session import Database
 from memplane_core.testing.postgres import PostgresServer
+from memplane_core.testing.tenants import make_tenant
 
 
 @pytest.fixture(scope="session")
@@ -41,21 +40,6 @@ def postgres_settings(postgres: PostgresServer, database_name: str) -> PostgresS
 async def database(postgres_settings: PostgresSettings) -> AsyncGenerator[Database]:
     async with Database.open(postgres_settings) as opened:
         yield opened
-
-
-async def make_tenant(database: Database, *, model: str = "hash", dim: int = 64) -> TenantId:
-    """A tenant with one generation whose collection has not been made."""
-    tenant = TenantId(uuid_utils.compat.uuid7())
-    async with database.tenant(tenant) as connection:
-        await connection.execute("INSERT INTO tenant (id, name) VALUES ($1, $2)", tenant, f"tenant {uuid4().hex}")
-        await connection.execute(
-            "INSERT INTO generation (tenant_id, number, model, dim, index_type, index_params) VALUES"
-            " ($1, 1, $2, $3, 'HNSW', '{\"M\": 16, \"efConstruction\": 200}'::jsonb)",
-            tenant,
-            model,
-            dim,
-        )
-    return tenant
 
 
 @pytest.fixture

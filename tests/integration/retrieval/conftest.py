@@ -1,0 +1,80 @@
+"""The retrieval service in this process, over a real Postgres; the index and the embedder are in memory."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+from redis.asyncio import Redis
+
+from memplane_core.domain.tenancy import SCOPES, Principal, TenantId
+from memplane_core.security.internal import InternalTokens
+from memplane_core.settings import PostgresSettings
+from memplane_core.storage.session import Database
+from memplane_core.testing.embedder import HashEmbedder
+from memplane_core.testing.index import MemoryIndex
+from memplane_core.testing.kicker import RecordingKicker
+from memplane_retrieval.app import Ports, build
+from memplane_retrieval.settings import RetrievalSettings
+from memplane_retrieval.touches import Touches
+
+SECRET = "internal secret of the tests, long enough"
+
+
+class Service:
+    """The service's HTTP door for one tenant, and the parts behind it."""
+
+    def __init__(self, database: Database, tenant: TenantId, settings: RetrievalSettings) -> None:
+        self.database = database
+        self.tenant = tenant
+        self.index = MemoryIndex()
+        self.embedder = HashEmbedder()
+        self.kicker = RecordingKicker()
+        self._settings = settings
+        self._tokens = InternalTokens(SECRET)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[httpx2.AsyncClient]:
+        """A client that acts as the tenant with every scope."""
+
+        async def open_ports(_settings: RetrievalSettings, _stack: AsyncExitStack) -> Ports:
+            return Ports(
+                database=self.database,
+                index=self.index,
+                embedder=self.embedder,
+                kicker=self.kicker,
+                touches=Touches(Redis.from_url("redis://127.0.0.1:1/0")),
+            )
+
+        app = build(self._settings, open_ports=open_ports)
+        async with app.lifespan():
+            transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
+            async with httpx2.AsyncClient(
+                transport=transport, base_url="http://retrieval", headers=self.headers(self.tenant)
+            ) as client:
+                yield client
+
+    def headers(self, tenant: TenantId, *, scopes: frozenset[Any] = SCOPES) -> dict[str, str]:
+        """What a request of `tenant` carries."""
+        principal = Principal(tenant=tenant, scopes=scopes, key_id="testkey", request_id="request-of-test")
+        return {"Authorization": f"Bearer {self._tokens.sign(principal)}"}
+
+
+@pytest.fixture
+def service(database: Database, tenant: TenantId, postgres_settings: PostgresSettings) -> Service:
+    settings = RetrievalSettings.model_validate(
+        {
+            "postgres": postgres_settings,
+            "redis": {"broker_url": "redis://127.0.0.1:1/0", "cache_url": "redis://127.0.0.1:1/0"},
+            "milvus": {"uri": "http://127.0.0.1:1"},
+            "trust": {"internal_secret": SECRET},
+        }
+    )
+    return Service(database, tenant, settings)
+
+
+@pytest.fixture
+async def client(service: Service) -> AsyncGenerator[httpx2.AsyncClient]:
+    async with service.running() as running:
+        yield running
