@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -72,10 +71,16 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
         checks={"postgres": check_postgres},
         middleware=[InternalAuth(tokens)],
         dependencies={
-            name: Provide(partial(parts.__getitem__, name), sync_to_thread=False)
-            for name in ("database", "writer", "patcher", "searcher", "index_wait")
+            name: _provide(parts, name) for name in ("database", "writer", "patcher", "searcher", "index_wait")
         },
     )
+
+
+def _provide(parts: dict[str, Any], name: str) -> Provide:
+    def provided() -> Any:
+        return parts[name]
+
+    return Provide(provided, sync_to_thread=False)
 
 
 async def open_real_ports(settings: RetrievalSettings, stack: AsyncExitStack) -> Ports:

@@ -11,11 +11,10 @@ from memplane_core.storage import memories, memory_writes
 from memplane_core.storage.memories import Revision
 from memplane_core.storage.memory_writes import Change
 from memplane_core.storage.session import Database
+from memplane_retrieval.attempts import attempts
 from memplane_retrieval.changes import amend, given_fields
 from memplane_retrieval.embedding import Chunker, TextToChunk
 from memplane_retrieval.generations import Generations
-
-_ATTEMPTS = 6
 
 
 class Patcher:
@@ -38,7 +37,7 @@ class Patcher:
         """
         tenant = principal.tenant
         given = given_fields(patch)
-        for _ in range(_ATTEMPTS):
+        async for _ in attempts():
             async with self._database.tenant(tenant) as connection:
                 before = await memories.read_revision(tenant, connection, memory_id)
             amended = amend(_found(before, if_match=if_match), given)

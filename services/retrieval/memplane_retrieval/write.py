@@ -18,12 +18,11 @@ from memplane_core.storage import idempotency, memories, memory_writes
 from memplane_core.storage.idempotency import Fingerprint, WriteOutcome
 from memplane_core.storage.memories import Revision
 from memplane_core.storage.session import Connection, Database, is_contention
+from memplane_retrieval.attempts import attempts
 from memplane_retrieval.changes import Amended, amend, given_fields, later_expiry
 from memplane_retrieval.embedding import Chunker, TextToChunk
 from memplane_retrieval.generations import Generations
 from memplane_retrieval.slots import Slot, slots_of
-
-_ATTEMPTS = 6
 
 
 class ChangedMeanwhileError(Exception):
@@ -78,7 +77,7 @@ class Writer:
             Conflict: Others kept changing the same memories.
         """
         tenant = principal.tenant
-        for attempt in range(_ATTEMPTS):
+        async for _ in attempts():
             slots = slots_of(writes, now=datetime.now(UTC), batch=batch)
             if fingerprint is not None or any(slot.named for slot in slots):
                 async with self._database.tenant(tenant) as connection:
@@ -99,7 +98,7 @@ class Writer:
             except ChangedMeanwhileError:
                 continue
             except Exception as error:
-                if is_contention(error) and attempt + 1 < _ATTEMPTS:
+                if is_contention(error):
                     continue
                 raise
             self._kicker.kick(tenant)
