@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 
 from memplane_core.embedded.processes import Launch, kill_group, log_tail
 from memplane_standalone.parts.part import Part, Step
@@ -38,7 +38,7 @@ class Supervisor:
         self._reporter = reporter
         self._steps = steps
         self._done = {item.name: asyncio.Event() for item in (*parts, *steps)}
-        self._keepers = [_Keeper(part, reporter=reporter, ready=self._done[part.name]) for part in parts]
+        self._keepers = [_Keeper(part, reporter=reporter, done=self._done) for part in parts]
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -107,10 +107,11 @@ class Supervisor:
 class _Keeper:
     """Keeps one part running."""
 
-    def __init__(self, part: Part, *, reporter: Reporter, ready: asyncio.Event) -> None:
+    def __init__(self, part: Part, *, reporter: Reporter, done: Mapping[str, asyncio.Event]) -> None:
         self.part = part
         self._reporter = reporter
-        self._ready = ready
+        self._ready = done[part.name]
+        self._asked_after = [done[name] for name in part.asked_after if name in done]
         self._process: asyncio.subprocess.Process | None = None
         self._launch: Launch | None = None
         self._failures = 0
@@ -184,7 +185,8 @@ class _Keeper:
     async def _until_ready(self, process: asyncio.subprocess.Process) -> bool:
         deadline = time.monotonic() + self.part.ready_s
         while process.returncode is None and time.monotonic() < deadline:
-            if await asyncio.to_thread(self.part.is_ready):
+            may_ask = all(event.is_set() for event in self._asked_after)
+            if may_ask and await asyncio.to_thread(self.part.is_ready):
                 return process.returncode is None
             await asyncio.sleep(_POLL_S)
         return False

@@ -16,6 +16,8 @@ class Part:
         is_ready: Whether it can do its work. Called in a thread; may block for seconds, never raises.
         prepare: Called in a thread before each start.
         needs: Names of parts and steps to wait for, at the first start only.
+        asked_after: Names of parts that have to be ready before this one is asked whether it is: its answer depends on
+            them, and it is not to find them missing.
         stage: Higher ones are stopped first.
         ready_s: How long it may take to get ready before it is started afresh.
     """
@@ -25,6 +27,7 @@ class Part:
     is_ready: Callable[[], bool]
     prepare: Callable[[], None] | None = None
     needs: tuple[str, ...] = ()
+    asked_after: tuple[str, ...] = ()
     stage: int = 0
     ready_s: float = 60.0
 

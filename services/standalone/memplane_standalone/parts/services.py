@@ -1,6 +1,7 @@
 """The services, run as in production: each a process of its own, told by its environment alone what it needs."""
 
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,11 +9,15 @@ from pathlib import Path
 
 from memplane_core.embedded.probes import http_ok
 from memplane_core.embedded.processes import Launch
+from memplane_core.storage.bootstrap import APP_ROLE
 from memplane_standalone.home import Home, Secrets
 from memplane_standalone.parts.part import Part
 from memplane_standalone.parts.stores import marked
 
 _NOTHING: Mapping[str, str] = {}
+
+_GRACE_S = 15.0
+"""Longer than the requests and batches under way take as a rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +67,34 @@ class Wiring:
 
 def service_parts(home: Home, wiring: Wiring) -> list[Part]:
     """The five processes that are Memplane itself."""
-    stores = ("migrations", "valkey", "milvus")
+
+    def part(name: str, *program: str, needs: tuple[str, ...], stage: int, knows: Mapping[str, str] = _NOTHING) -> Part:
+        port = wiring.ports[name]
+        # A server passes the request to end on to a process of its own, which would stay if the server were killed.
+        # The others have none, and could wait for a broker that is gone as well.
+        kin = signal.SIGTERM if len(program) == 1 else signal.SIGKILL
+        launch = Launch(
+            argv=[sys.executable, "-m", *program],
+            env={**_environment(wiring, name), **knows},
+            log=home.log(name),
+            death_signal=kin,
+            grace_s=_GRACE_S,
+        )
+        return Part(
+            name=name,
+            launch=marked(home, lambda: launch),
+            is_ready=lambda: http_ok(f"http://127.0.0.1:{port}/readyz"),
+            needs=needs,
+            asked_after=("retrieval", "embedding") if name == "gateway" else (),
+            stage=stage,
+        )
+
     return [
-        _service(home, wiring, "embedding", needs=(), stage=1),
-        _service(home, wiring, "retrieval", needs=("migrations",), stage=2),
-        _worker(home, wiring, "worker", needs=stores),
-        _worker(home, wiring, "beat", needs=stores),
-        _service(home, wiring, "gateway", needs=("migrations",), stage=3, extra=wiring.door()),
+        part("embedding", "memplane_embedding", needs=(), stage=1),
+        part("retrieval", "memplane_retrieval", needs=("migrations",), stage=2),
+        part("worker", "memplane_maintenance", "worker", needs=("migrations", "valkey", "milvus"), stage=2),
+        part("beat", "memplane_maintenance", "beat", needs=("valkey",), stage=2),
+        part("gateway", "memplane_gateway", needs=("migrations",), stage=3, knows=wiring.door()),
     ]
 
 
@@ -79,51 +105,11 @@ def migration(home: Home, wiring: Wiring) -> Launch:
         env={
             **_inherited(),
             "MEMPLANE_POSTGRES__OWNER_URL": wiring.owner_url,
-            "MEMPLANE_POSTGRES__APP_ROLE": "memplane_app",
+            "MEMPLANE_POSTGRES__APP_ROLE": APP_ROLE,
         },
         log=home.log("migrations"),
     )
     return marked(home, lambda: launch)()
-
-
-def _service(
-    home: Home,
-    wiring: Wiring,
-    name: str,
-    *,
-    needs: tuple[str, ...],
-    stage: int,
-    extra: Mapping[str, str] = _NOTHING,
-) -> Part:
-    port = wiring.ports[name]
-    launch = Launch(
-        argv=[sys.executable, "-m", f"memplane_{name}"],
-        env={**_environment(wiring, name), **extra},
-        log=home.log(name),
-    )
-    return Part(
-        name=name,
-        launch=marked(home, lambda: launch),
-        is_ready=lambda: http_ok(f"http://127.0.0.1:{port}/readyz"),
-        needs=needs,
-        stage=stage,
-    )
-
-
-def _worker(home: Home, wiring: Wiring, name: str, *, needs: tuple[str, ...]) -> Part:
-    metrics_port = wiring.ports[f"{name}_metrics"]
-    launch = Launch(
-        argv=[sys.executable, "-m", "memplane_maintenance", name],
-        env=_environment(wiring, name),
-        log=home.log(name),
-    )
-    return Part(
-        name=name,
-        launch=marked(home, lambda: launch),
-        is_ready=lambda: http_ok(f"http://127.0.0.1:{metrics_port}/healthz"),
-        needs=needs,
-        stage=2,
-    )
 
 
 def _environment(wiring: Wiring, name: str) -> dict[str, str]:

