@@ -5,12 +5,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from memplane_embedding.models.build import build_models
 
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import default_models_dir
 from memplane_core.testing.process import ServiceProcess
 from memplane_core.testing.valkey import ValkeyServer
+from memplane_embedding.models.build import build_models
 
 SECRET = "a secret of thirty-two bytes or more"
 MINILM = "all-MiniLM-L6-v2"

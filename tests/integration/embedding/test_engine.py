@@ -7,19 +7,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from memplane_core.domain.embedding import EmbedItem, InputType
+from memplane_core.domain.index import FloatArray
+from memplane_core.domain.tenancy import TenantId
 from memplane_embedding.model import OnnxModel
 from memplane_embedding.models.manifest import ModelFolderError
 from memplane_embedding.pool import WorkerPool
 from memplane_embedding.provider import Embedded, OnnxProvider
 from memplane_embedding.service import mean_direction
-
-from memplane_core.domain.embedding import EmbedItem, InputType
-from memplane_core.domain.index import FloatArray
-from memplane_core.domain.tenancy import TenantId
 
 pytestmark = pytest.mark.anyio
 
@@ -158,7 +159,7 @@ class TestWindows:
         windows = [window.window for window in split.windows]
         assert windows[0].start == 0
         assert windows[-1].end == len(text)
-        for one, after in zip(windows, windows[1:], strict=False):
+        for one, after in pairwise(windows):
             assert one.start <= after.start <= one.end <= after.end
         assert max(window.ids.size for window in split.windows) <= model.manifest.max_tokens
         last = model.embed(split.windows[-1].ids)
@@ -167,7 +168,7 @@ class TestWindows:
     def test_neighbours_share_an_eighth(self, models: dict[str, OnnxModel]) -> None:
         windows = models[E5].split(CHINESE * 300, head="", input_type="passage").windows
         room = models[E5].manifest.max_tokens
-        for one, after in zip(windows, windows[1:-1], strict=False):
+        for one, after in pairwise(windows[:-1]):
             shared = one.window.end - after.window.start
             assert room // 10 < shared * one.ids.size / (one.window.end - one.window.start) < room // 6
 
@@ -182,7 +183,9 @@ class TestFolders:
     ) -> None:
         for name in ("model.onnx", "tokenizer.json"):
             (tmp_path / name).symlink_to((models_dir / BGE / name).resolve())
-        (tmp_path / "model.json").write_text(json.dumps({"name": "mine", "dim": 384, "max_tokens": 64, "pooling": "cls"}))
+        (tmp_path / "model.json").write_text(
+            json.dumps({"name": "mine", "dim": 384, "max_tokens": 64, "pooling": "cls"})
+        )
         provider = OnnxProvider(tmp_path, pool)
         (found,) = await embed(provider, tenant, [TEXTS[0]])
         ids = models[BGE].split(TEXTS[0], head="", input_type="passage").windows[0].ids

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 from aiohttp import web
-from memplane_embedding.settings import UpstreamSettings
-from memplane_embedding.upstream import UpstreamProvider
 from pydantic import SecretStr
 
 from memplane_core.domain.embedding import EmbedItem
 from memplane_core.domain.errors import EmbeddingUnavailable
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
+from memplane_embedding.settings import UpstreamSettings
+from memplane_embedding.upstream import UpstreamProvider
 
 pytestmark = pytest.mark.anyio
 
@@ -104,7 +104,7 @@ async def nonsense(request: web.Request) -> web.StreamResponse:
 
 
 def unit(text: str) -> FloatArray:
-    return vector_of(text) / np.linalg.norm(vector_of(text))
+    return (vector_of(text) / np.linalg.norm(vector_of(text))).astype(np.float32)
 
 
 @pytest.mark.parametrize("form", ["float", "base64"])

@@ -1,5 +1,6 @@
 """The embedder of other tests behaves as the port says."""
 
+from itertools import pairwise
 from uuid import uuid4
 
 import numpy as np
@@ -34,7 +35,7 @@ async def test_long_text_has_windows_that_cover_it() -> None:
     )
     assert found.windows[0].start == 0
     assert found.windows[-1].end == len(text)
-    assert all(one.end > after.start for one, after in zip(found.windows, found.windows[1:], strict=False))
+    assert all(one.end > after.start for one, after in pairwise(found.windows))
     assert found.vectors.shape == (len(found.windows), 64)
 
 

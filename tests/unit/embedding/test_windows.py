@@ -1,8 +1,11 @@
 """Windows lose no part of a text, whatever the text."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from memplane_embedding.tokens import token_ranges
 from memplane_embedding.upstream import estimated_windows
 
@@ -17,7 +20,7 @@ class TestTokenRanges:
         assert all(last - first <= size for first, last in ranges)
         if count > size:
             assert all(last - first == size for first, last in ranges)
-        for (first, last), (following, _) in zip(ranges, ranges[1:], strict=False):
+        for (first, last), (following, _) in pairwise(ranges):
             assert first < following <= last - overlap
 
     def test_text_that_fits_is_one_window(self) -> None:
@@ -30,7 +33,7 @@ class TestEstimatedWindows:
         windows = estimated_windows(text, half_tokens=room)
         assert windows[0].start == 0
         assert windows[-1].end == len(text)
-        for one, after in zip(windows, windows[1:], strict=False):
+        for one, after in pairwise(windows):
             assert one.start < after.start <= one.end < after.end
 
     @pytest.mark.parametrize(("text", "expected"), [("a" * 100, 1), ("你" * 100, 5), ("\N{PARTY POPPER}" * 100, 9)])
