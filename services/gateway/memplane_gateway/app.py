@@ -1,12 +1,11 @@
 """Puts the gateway together."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from litestar import Litestar, Router
+from litestar import Litestar
 from litestar.di import Provide
-from litestar.types import ControllerRouterHandler
 
 from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.clients.retrieval import RetrievalClient
@@ -16,7 +15,7 @@ from memplane_core.security.keys import Keyring
 from memplane_core.storage.api_keys import StoredKey, find_api_key
 from memplane_core.storage.session import Database
 from memplane_core.web.app import ServiceApp, build_app
-from memplane_gateway.auth import AdminAuth, KeyAuth, KeyDirectory
+from memplane_gateway.auth import DoorAuth, KeyDirectory
 from memplane_gateway.docs import docs_routes
 from memplane_gateway.forwarding import Forwarder
 from memplane_gateway.keys import KEY_ROUTES
@@ -99,22 +98,15 @@ def create_app(settings: GatewaySettings | None = None) -> ServiceApp:
     settings = settings or GatewaySettings.load()
     parts = Parts(settings)
     dependencies = _dependencies(parts)
-    admin_routes = [*TENANT_ROUTES, *KEY_ROUTES]
-    tenant_routes = [*MEMORY_ROUTES, *SYSTEM_ROUTES]
-    pages: Sequence[ControllerRouterHandler] = ()
+    routes = [*MEMORY_ROUTES, *SYSTEM_ROUTES, *TENANT_ROUTES, *KEY_ROUTES]
     if settings.gateway.docs:
-        pages = docs_routes(describe([*tenant_routes, *admin_routes], dependencies=list(dependencies)))
+        routes += docs_routes(describe(routes, dependencies=list(dependencies)))
     return build_app(
-        [
-            Router(
-                "/", route_handlers=admin_routes, middleware=[AdminAuth(settings.gateway.admin_key.get_secret_value())]
-            ),
-            Router("/", route_handlers=tenant_routes, middleware=[KeyAuth(parts.directory)]),
-            *pages,
-        ],
+        routes,
         service="gateway",
         settings=settings,
         lifespan=[parts.lifespan],
         checks={"postgres": parts.check_postgres, "retrieval": parts.retrieval.ping},
+        middleware=[DoorAuth(parts.directory, admin_key=settings.gateway.admin_key.get_secret_value())],
         dependencies=dependencies,
     )

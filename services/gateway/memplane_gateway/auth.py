@@ -20,6 +20,7 @@ from memplane_core.storage.api_keys import StoredKey
 from memplane_core.web.middleware import PUBLIC
 
 _SCHEMES: Final = frozenset(("bearer", "token"))
+_ADMIN: Final = "/admin/"
 _UNKNOWN_FOR_S: Final = 2.0
 _REFUSAL: Final = "a valid key is required: send it as `Authorization: Bearer <key>`"
 
@@ -106,36 +107,34 @@ class KeyDirectory:
         return key
 
 
-class KeyAuth(ASGIMiddleware):
-    """Lets in holders of an API key, and remembers for which tenant and with which scopes."""
+class DoorAuth(ASGIMiddleware):
+    """Lets nobody in without a key: the admin key on routes below `/admin/`, an API key on all others.
+
+    Belongs on the application, not on a router: Litestar copies what hangs on routers, and a copied directory would
+    have keys and a database of its own.
+
+    Args:
+        directory: Tells whose an API key is.
+        admin_key: Opens the admin routes.
+    """
 
     scopes = (ScopeType.HTTP,)
     exclude_opt_key = PUBLIC
 
-    def __init__(self, directory: KeyDirectory) -> None:
+    def __init__(self, directory: KeyDirectory, *, admin_key: str) -> None:
         self._directory = directory
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        """Run the request as the key's principal."""
-        key = await self._directory.identify(presented_secret(Headers.from_scope(scope)))
-        scope["state"]["principal"] = Principal(
-            tenant=key.tenant, scopes=key.scopes, key_id=key.id, request_id=scope["state"]["request_id"]
-        )
-        structlog.contextvars.bind_contextvars(tenant=str(key.tenant), key_id=key.id)
-        await next_app(scope, receive, send)
-
-
-class AdminAuth(ASGIMiddleware):
-    """Lets in holders of the admin key alone."""
-
-    scopes = (ScopeType.HTTP,)
-    exclude_opt_key = PUBLIC
-
-    def __init__(self, admin_key: str) -> None:
         self._admin_key = admin_key
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        """Run the request, or raise Unauthorized."""
-        if not same_secret(presented_secret(Headers.from_scope(scope)), self._admin_key):
-            raise Unauthorized(_REFUSAL)
+        """Run the request as the key's principal, or as the operator's. Raises Unauthorized."""
+        secret = presented_secret(Headers.from_scope(scope))
+        if scope["path_template"].startswith(_ADMIN):
+            if not same_secret(secret, self._admin_key):
+                raise Unauthorized(_REFUSAL)
+        else:
+            key = await self._directory.identify(secret)
+            scope["state"]["principal"] = Principal(
+                tenant=key.tenant, scopes=key.scopes, key_id=key.id, request_id=scope["state"]["request_id"]
+            )
+            structlog.contextvars.bind_contextvars(tenant=str(key.tenant), key_id=key.id)
         await next_app(scope, receive, send)

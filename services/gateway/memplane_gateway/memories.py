@@ -37,8 +37,8 @@ IdempotencyKey = Annotated[
     HeaderParameter(
         name="Idempotency-Key",
         pattern=r"^[\x20-\x7e]{1,255}$",
-        description="A name of your own for this write, 1 to 255 printable ASCII characters. Repeating the request with "
-        "it does nothing twice and gives the first answer again.",
+        description="A name of your own for this write, 1 to 255 printable ASCII characters. Repeating the request "
+        "with it does nothing twice and gives the first answer again.",
     ),
 ]
 IfMatch = Annotated[

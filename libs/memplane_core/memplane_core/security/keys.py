@@ -44,6 +44,12 @@ class PresentedKey(msgspec.Struct, frozen=True):
     text: str
 
 
+def key_text(key_id: str, secret: str) -> str:
+    """A key as its owner sees it: the parts with the checksum behind them."""
+    body = f"{PREFIX}{key_id}{secret}"
+    return body + _checksum(body)
+
+
 def parse_key(text: str) -> PresentedKey | None:
     """The key in `text`, or None where it is not one: wrong length, alphabet or checksum."""
     match = _KEY.fullmatch(text)
@@ -83,8 +89,8 @@ class Keyring:
 
     def issue(self) -> IssuedKey:
         """A new random key: 71 bits of id, 256 of secret."""
-        body = PREFIX + _random(ID_LENGTH) + _random(SECRET_LENGTH)
-        key = PresentedKey(body[len(PREFIX) :][:ID_LENGTH], body + _checksum(body))
+        key_id = _random(ID_LENGTH)
+        key = PresentedKey(key_id, key_text(key_id, _random(SECRET_LENGTH)))
         return IssuedKey(key.id, key.text, self.digest(key))
 
     def digest(self, key: PresentedKey) -> bytes:
