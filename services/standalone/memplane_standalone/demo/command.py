@@ -17,7 +17,7 @@ from memplane_standalone.up import with_platform
 _LOCOMO = Path("../shared/data/locomo10.json")
 
 
-def demo(*, home: Path = DEFAULT_HOME, port: int = 8080, locomo: Path | None = None, conversation: int = 0) -> int:
+def demo(*, home: Path = DEFAULT_HOME, port: int = 8080, locomo: Path | None = None, conversation: int = 3) -> int:
     """Remember a conversation, ask five questions about it, and show what is recalled and why.
 
     Uses the platform that runs on the home, and starts one for the demo where none does.

@@ -3,9 +3,11 @@
 import time
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from memplane_core.contracts.memories import (
     BatchWrite,
@@ -19,7 +21,7 @@ from memplane_core.contracts.memories import (
 from memplane_standalone.admin import Api
 from memplane_standalone.demo.conversations import Conversation, Question, memories, spread
 
-_BATCH = 50
+_BATCH = 100
 _TOP = 5
 _QUESTIONS = 5
 
@@ -49,7 +51,9 @@ async def _load(api: Api, writes: Sequence[MemoryWrite], *, console: Console) ->
         task = progress.add_task("remembering", total=len(writes))
         for start in range(0, len(writes), _BATCH):
             batch = list(writes[start : start + _BATCH])
-            await api.post("/v1/memories/batch", BatchWrite(memories=batch, wait="index"), BatchWritten)
+            # What is written can be recalled at once; waiting for the last shows how long the index takes for all.
+            wait = "index" if start + _BATCH >= len(writes) else None
+            await api.post("/v1/memories/batch", BatchWrite(memories=batch, wait=wait), BatchWritten)
             progress.advance(task, len(batch))
 
 
@@ -66,21 +70,21 @@ def _is_evidence(found: FoundMemory, question: Question) -> bool:
 def _table(question: Question, answer: SearchResponse, *, milliseconds: float) -> Table:
     degraded = f", degraded: {' '.join(answer.degraded)}" if answer.degraded else ""
     title = f"{question.text}  ({milliseconds:.0f} ms{degraded})"
-    table = Table(title=title, title_justify="left", title_style="bold", expand=True)
+    table = Table(title=Text(title, style="bold"), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", width=1)
-    for name in ("score", "match", "cosine", "recency", "import.", "prio."):
+    for name in ("score", "match", "cos.", "rec.", "imp.", "prio"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("from", no_wrap=True)
     table.add_column("turn", no_wrap=True)
-    table.add_column("memory", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("memory", min_width=30)
     for found in answer.results:
         evidence = _is_evidence(found, question)
         table.add_row(
             "*" if evidence else "",
-            f"{found.score:.3f}",
+            f"{found.score:.2f}",
             *_parts(found),
             found.external_id or "",
-            f"{found.actor}: {found.content}",
+            Text(f"{found.actor}: {found.content}"),
             style="green" if evidence else "",
         )
     return table
@@ -91,4 +95,4 @@ def _parts(found: FoundMemory) -> tuple[str, ...]:
         return ("", "", "", "", "", "")
     parts = found.explain
     numbers = (parts.match, parts.cosine, parts.recency, parts.importance, parts.priority)
-    return (*(f"{number:.3f}" for number in numbers), parts.origin)
+    return (*(f"{number:.2f}" for number in numbers), parts.origin)

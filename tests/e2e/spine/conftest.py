@@ -1,0 +1,50 @@
+"""What the spine's scenarios share."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+
+WORDS = (
+    "harbour lantern maple violin glacier saffron orchard compass meadow thunder velvet anchor copper willow falcon"
+    " marble ginger canyon ribbon cedar"
+).split()
+
+
+def sentence(n: int) -> str:
+    """The n-th of many short texts that a model can tell apart."""
+    a, b, c = (WORDS[(n // 20**i) % 20] for i in range(3))
+    return f"Note {n}: the {a} next to the {b} belongs to {c} number {n * 7919 % 10_007}."
+
+
+def until(condition: Callable[[], bool], *, within_s: float, what: str) -> None:
+    """Return once `condition()` holds; fail after `within_s`."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {within_s:g} s"
+        time.sleep(0.1)
+
+
+def all_memories(client: httpx2.Client) -> list[dict[str, Any]]:
+    """Every memory of the tenant, page by page."""
+    found: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        query: dict[str, str | int] = {"limit": 1000} | ({"cursor": cursor} if cursor else {})
+        page = client.get("/v1/memories", params=query).raise_for_status().json()
+        found += page["results"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return found
+
+
+def recalled(client: httpx2.Client, text: str, *, top_k: int = 5) -> list[str]:
+    """Ids of what is recalled for `text`."""
+    answer = client.post("/v1/memories/search", json={"query": text, "top_k": top_k, "touch": False})
+    return [result["id"] for result in answer.raise_for_status().json()["results"]]
+
+
+def all_indexed(client: httpx2.Client) -> bool:
+    """Whether the index knows every memory."""
+    return all(memory["index_state"] == "indexed" for memory in all_memories(client))

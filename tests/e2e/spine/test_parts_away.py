@@ -1,0 +1,78 @@
+"""Each part may be away: what can be done without it goes on, and the rest catches up."""
+
+from collections.abc import Generator
+
+import pytest
+
+from memplane_core.testing.milvus_lite import MilvusLite
+from memplane_core.testing.stack import Stack
+from tests.e2e.spine.conftest import all_indexed, recalled, sentence, until
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def stack() -> Generator[Stack]:
+    with Stack(MilvusLite()) as started:
+        yield started
+
+
+def test_without_milvus_writes_are_201_and_recalled_and_indexed_once_it_is_back(stack: Stack) -> None:
+    with stack.client(stack.make_tenant("without milvus")) as client:
+        client.post("/v1/memories", json={"content": sentence(0)}).raise_for_status()
+        until(lambda: all_indexed(client), within_s=60, what="the collection is made")
+        stack.milvus.stop()
+
+        ids: list[str] = []
+        for n in range(1, 21):
+            written = client.post("/v1/memories", json={"content": sentence(n)})
+            assert written.status_code == 201, written.text
+            ids.append(written.json()["id"])
+            assert recalled(client, sentence(n))[0] == ids[-1]
+        answer = client.post("/v1/memories/search", json={"query": sentence(0)}).json()
+        assert answer["degraded"] == ["index"]
+        assert answer["results"][0]["content"] == sentence(0)
+
+        stack.milvus.start()
+        until(lambda: all_indexed(client), within_s=90, what="all are indexed once Milvus is back")
+        until(
+            lambda: client.post("/v1/memories/search", json={"query": "x"}).json()["degraded"] == [],
+            within_s=60,
+            what="searches use the index again",
+        )
+        assert [recalled(client, sentence(n))[0] for n in range(1, 21)] == ids
+
+
+def test_without_the_embedding_service_writes_are_202_and_indexed_once_it_is_back(stack: Stack) -> None:
+    with stack.client(stack.make_tenant("without embedding")) as client:
+        stack.embedding.stop()
+        ids: list[str] = []
+        for n in range(30, 35):
+            written = client.post("/v1/memories", json={"content": sentence(n)})
+            assert (written.status_code, written.json()["index_state"]) == (202, "pending")
+            ids.append(written.json()["id"])
+        search = client.post("/v1/memories/search", json={"query": "never asked before"})
+        assert (search.status_code, search.json()["code"]) == (503, "embedding_unavailable")
+        assert "retry-after" in search.headers
+
+        stack.embedding.start()
+        until(lambda: all_indexed(client), within_s=90, what="all are embedded and indexed")
+        assert [recalled(client, sentence(n))[0] for n in range(30, 35)] == ids
+
+
+def test_without_valkey_writes_and_searches_go_on_and_indexing_resumes_after(stack: Stack) -> None:
+    with stack.client(stack.make_tenant("without valkey")) as client:
+        client.post("/v1/memories", json={"content": sentence(50)}).raise_for_status()
+        until(lambda: all_indexed(client), within_s=60, what="the first is indexed")
+        stack.valkey.stop()
+        ids: list[str] = []
+        for n in range(51, 61):
+            written = client.post("/v1/memories", json={"content": sentence(n)})
+            assert written.status_code == 201, written.text
+            ids.append(written.json()["id"])
+            assert recalled(client, sentence(n))[0] == ids[-1]
+
+        stack.valkey.start()
+        if not stack.beat.running:  # it may end without its broker: whoever runs it starts it again
+            stack.beat.start()
+        until(lambda: all_indexed(client), within_s=90, what="indexing resumes")
