@@ -105,7 +105,7 @@ class Gateway:
                 "postgres": self._postgres,
                 "trust": {"internal_secret": INTERNAL_SECRET},
                 "endpoints": {"embedding_url": self.embedding.url, "retrieval_url": self.retrieval.url},
-                "gateway": {"key_pepper": PEPPER, "admin_key": ADMIN_KEY, **door},
+                "gateway": {"key_pepper": PEPPER, "admin_key": ADMIN_KEY, "docs": False, **door},
             }
         )
 

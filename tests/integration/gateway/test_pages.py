@@ -1,7 +1,9 @@
 """What the gateway says without a key: documentation, version, health."""
 
 import re
+from collections.abc import AsyncGenerator
 
+import httpx2
 import pytest
 from tests.integration.gateway.conftest import ADMIN, Gateway, bearer_of
 
@@ -12,10 +14,18 @@ pytestmark = pytest.mark.anyio
 PAGES = ("/docs", "/docs/problems")
 
 
+@pytest.fixture
+async def pages(gateway: Gateway) -> AsyncGenerator[httpx2.AsyncClient]:
+    async with gateway.running(docs=True) as client:
+        yield client
+
+
 class TestPages:
     @pytest.mark.parametrize("path", PAGES)
-    async def test_a_page_names_no_other_host_and_may_load_from_none(self, door: Gateway, path: str) -> None:
-        page = await door.client.get(path)
+    async def test_a_page_names_no_other_host_and_may_load_from_none(
+        self, pages: httpx2.AsyncClient, path: str
+    ) -> None:
+        page = await pages.get(path)
         assert page.status_code == 200
         assert page.headers["content-type"] == "text/html; charset=utf-8"
         assert not re.search(r"(?:https?:)?//\w", page.text)
@@ -27,31 +37,30 @@ class TestPages:
         assert "<script>" not in page.text
 
     @pytest.mark.parametrize("path", PAGES)
-    async def test_all_that_a_page_refers_to_is_there(self, door: Gateway, path: str) -> None:
-        page = (await door.client.get(path)).text
+    async def test_all_that_a_page_refers_to_is_there(self, pages: httpx2.AsyncClient, path: str) -> None:
+        page = (await pages.get(path)).text
         referred = set(re.findall(r'(?:src|href|spec-url)="(/[^"#]*)"', page))
         assert referred
         for target in referred:
-            answer = await door.client.get(target)
+            answer = await pages.get(target)
             assert answer.status_code == 200, target
             assert answer.content
 
-    async def test_the_document_is_served_and_the_door_leads_to_the_docs(self, door: Gateway) -> None:
-        document = (await door.client.get("/openapi.json")).json()
+    async def test_the_document_is_served_and_the_door_leads_to_the_docs(self, pages: httpx2.AsyncClient) -> None:
+        document = (await pages.get("/openapi.json")).json()
         assert document["openapi"] == "3.1.0"
-        root = await door.client.get("/")
+        root = await pages.get("/")
         assert (root.status_code, root.headers["location"]) == (302, "/docs")
 
-    async def test_errors_are_explained_where_problems_point(self, door: Gateway) -> None:
-        problem = (await door.client.get("/v1/whoami")).json()
+    async def test_errors_are_explained_where_problems_point(self, pages: httpx2.AsyncClient) -> None:
+        problem = (await pages.get("/v1/whoami")).json()
         path, _, anchor = problem["type"].partition("#")
-        assert f'id="{anchor}"' in (await door.client.get(path)).text
+        assert f'id="{anchor}"' in (await pages.get(path)).text
 
     async def test_the_pages_can_be_switched_off(self, door: Gateway) -> None:
-        async with door.another(docs=False) as client:
-            for path in (*PAGES, "/openapi.json", "/"):
-                assert (await client.get(path)).status_code == 404
-            assert (await client.get("/v1/version")).status_code == 200
+        for path in (*PAGES, "/openapi.json", "/"):
+            assert (await door.client.get(path)).status_code == 404
+        assert (await door.client.get("/v1/version")).status_code == 200
 
 
 class TestSystem:
