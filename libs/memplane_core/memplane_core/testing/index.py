@@ -95,8 +95,8 @@ class MemoryIndex:
             return []
         matrix = np.stack([row.vector for row in rows]).astype(np.float32)
         cosines = (matrix @ vector) / (np.linalg.norm(matrix, axis=1) * np.linalg.norm(vector))
-        best = np.argsort(-cosines, kind="stable")[:limit]
-        return [IndexHit(rows[i].key, max(-1.0, min(1.0, float(cosines[i])))) for i in best]
+        best = [int(place) for place in np.argsort(-cosines, kind="stable")[:limit]]
+        return [IndexHit(rows[place].key, max(-1.0, min(1.0, float(cosines[place])))) for place in best]
 
     async def keys_present(
         self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]

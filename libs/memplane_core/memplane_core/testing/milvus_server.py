@@ -107,9 +107,13 @@ class MilvusServer:
     Args:
         data_dir: Where its etcd, queue, segments, configuration and logs are, made if absent and left behind; about
             200 MB when empty. A temporary folder when left out.
+        exact_growing: Search rows that are not in a built index yet one by one, which is exact. A server's own default
+            is an interim index that looks into 16 of 128 lists as soon as a segment has about 5,000 rows: measured on
+            5,882 LoCoMo turns, recall@200 falls from 1.00 to .80 and recall@10 to .94 until the segment is indexed.
     """
 
-    def __init__(self, data_dir: Path | None = None) -> None:
+    def __init__(self, data_dir: Path | None = None, *, exact_growing: bool = True) -> None:
+        self._exact_growing = exact_growing
         self._temporary = None if data_dir else Path(tempfile.mkdtemp(prefix="memplane-milvus-"))
         self._folder = (data_dir or self._temporary or Path()).absolute()
         ports: list[int] = []
@@ -173,6 +177,8 @@ class MilvusServer:
                 "METRICS_PORT": str(self._health_port),
                 "MILVUS_RUN_DIR": str(self._folder / "run"),
                 "ETCD_CONFIG_PATH": str(self._folder / "configs" / "etcd.yaml"),
+                "COMMON_SESSION_TTL": "10",  # what a killed server's parts are waited for by the next one, in seconds
+                "QUERYNODE_SEGCORE_INTERIMINDEX_ENABLEINDEX": "false" if self._exact_growing else "true",
             },
             log=self._folder / "logs" / "output.log",
             cwd=self._folder,
@@ -207,7 +213,7 @@ class MilvusServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self.kill()
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)
 

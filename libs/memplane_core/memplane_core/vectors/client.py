@@ -168,8 +168,12 @@ class MilvusClients:
                 self._connections[loop] = connection
         return connection
 
-    async def in_thread(self, call: Callable[[MilvusClient], T], *, doing: str) -> T:
+    async def in_thread(self, call: Callable[[Any], T], *, doing: str) -> T:
         """Run a DDL call, which the asynchronous client cannot do on every server.
+
+        Args:
+            call: Is given a MilvusClient of its own, whose types are wrong in places.
+            doing: For the message of an error.
 
         Raises:
             IndexUnavailable: As `faults.translated`.
@@ -202,7 +206,7 @@ class MilvusClients:
         self.lite = version.startswith(_LITE_VERSION)
         return connection
 
-    def _call(self, call: Callable[[MilvusClient], T]) -> T:
+    def _call(self, call: Callable[[Any], T]) -> T:
         settings = self._settings
         client = MilvusClient(
             uri=settings.uri,

@@ -8,7 +8,8 @@ from memplane_core.domain.index import IndexFilter, IndexKey
 # What json.dumps makes of text is read differently by both.
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
-_INT64 = range(-(2**63), 2**63)
+_INTEGERS = range(-(2**63) + 1, 2**63)
+"""A server reads the minus sign apart from the digits, so that the least of 64 bits is too large for it."""
 
 
 def quoted(text: str) -> str:
@@ -25,7 +26,7 @@ def quoted(text: str) -> str:
 
 def superset(where: IndexFilter) -> str | None:
     """The expression of a filter, or None when no row can pass it because one of its lists is empty."""
-    terms = [f"expires_at > {_int64(where.alive_at)}"]
+    terms = [f"expires_at > {_integer(where.alive_at)}"]
     for column, values in (
         ("user_id", where.user_id),
         ("agent_id", where.agent_id),
@@ -37,9 +38,9 @@ def superset(where: IndexFilter) -> str | None:
                 return None
             terms.append(_one_of(column, values))
     if where.occurred_from is not None:
-        terms.append(f"occurred_at >= {_int64(where.occurred_from)}")
+        terms.append(f"occurred_at >= {_integer(where.occurred_from)}")
     if where.occurred_to is not None:
-        terms.append(f"occurred_at <= {_int64(where.occurred_to)}")
+        terms.append(f"occurred_at <= {_integer(where.occurred_to)}")
     return " and ".join(terms)
 
 
@@ -54,7 +55,7 @@ def _one_of(column: str, values: tuple[str, ...]) -> str:
     return f"{column} in [{', '.join(quoted(value) for value in values)}]"
 
 
-def _int64(value: int) -> int:
-    if value not in _INT64:
-        raise ValueError(f"{value!r} is not a 64-bit integer")
+def _integer(value: int) -> int:
+    if value not in _INTEGERS:
+        raise ValueError(f"{value!r} is out of range for Milvus")
     return value

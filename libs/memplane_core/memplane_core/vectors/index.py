@@ -23,8 +23,8 @@ _KEYS_PER_CALL: Final = 1_000
 class MilvusIndex:
     """`domain.ports.VectorIndex` over one Milvus.
 
-    A search is one call to the server, and so is an upsert of up to `batch_rows` rows; the first call in an event loop
-    adds two for connecting, and a process's first upsert into a collection one for its schema.
+    A search is one call to the server, and so is an upsert of up to `batch_rows` rows. The first call in an event loop
+    adds three for connecting; the first into a collection adds one for its schema, and a first upsert two.
 
     Besides what the port says, ValueError is raised for arguments that no retry makes right: a generation of another
     tenant, a vector of the wrong shape or with NaN, a string that does not fit, a limit out of range.
@@ -68,13 +68,14 @@ class MilvusIndex:
 
         Raises:
             CollectionAbsent: `ensure` has to come first.
+            IndexMismatch: As `ensure`.
             IndexUnavailable: Milvus is away; rows may have been stored, and storing them again does no harm.
         """
         _own(tenant, generation)
         if len({row.key for row in rows}) != len(rows):
             raise ValueError("two rows have the same key")
         records = [schema.record(row, generation.dim) for row in rows]
-        await self._clients.connection()  # only now is `batch_rows` known for sure
+        await self._collections.check(generation)  # connects, so that `batch_rows` is known for sure
         for batch in _batches(records, self.batch_rows):
             await self._when_loaded(generation, lambda it, batch=batch: it.upsert(generation.collection, batch))
 
@@ -100,6 +101,7 @@ class MilvusIndex:
 
         Raises:
             CollectionAbsent: `ensure` has to come first.
+            IndexMismatch: As `ensure`.
             CollectionNotLoaded: It is being loaded, from now on if not before; ask Postgres meanwhile.
             IndexUnavailable: Milvus is away.
         """
@@ -110,6 +112,7 @@ class MilvusIndex:
         expression = superset(where)
         if expression is None:
             return []
+        await self._collections.check(generation)
         connection = await self._clients.connection()
         try:
             found = await connection.search(

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
-from typing import Final
+from typing import Any, Final
 
-from pymilvus import MilvusClient, MilvusException
+from pymilvus import MilvusException
 
 from memplane_core.domain.index import Generation
 from memplane_core.settings import MilvusSettings
@@ -24,6 +24,7 @@ class Collections:
         self._settings = settings
         self._clients = clients
         self._made: set[str] = set()
+        self._dims: dict[str, int] = {}
         self._loading: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[None]] = {}
 
     async def ensure(self, generation: Generation) -> None:
@@ -37,11 +38,33 @@ class Collections:
         connection = await self._clients.connection()
         async with self._deadline("making a collection"):
             if name in self._made and await connection.load_state(name) == "loaded":
+                await self.check(generation)
                 return
-            self._made.discard(name)
+            self._forget(name)
             await self._make(connection, generation)
             self._made.add(name)
             await self.load(generation)
+
+    async def check(self, generation: Generation) -> None:
+        """Return when the collection is known to hold vectors of the generation's length: asks the server once.
+
+        Raises:
+            CollectionAbsent: There is no collection.
+            IndexMismatch: They have another length.
+            IndexUnavailable: Milvus is away.
+        """
+        name = generation.collection
+        dim = self._dims.get(name)
+        if dim is None:
+            dim = await (await self._clients.connection()).dimension(name)
+            if dim is None:
+                raise CollectionAbsent("looking for a collection: there is none", retry_after=1)
+            self._dims[name] = dim
+        if dim != generation.dim:
+            raise IndexMismatch(
+                f"the collection {name!r} holds vectors of dimension {dim}, and the model {generation.model!r} "
+                f"of its generation makes {generation.dim}"
+            )
 
     async def load(self, generation: Generation) -> None:
         """Return when the collection is loaded; all who ask meanwhile wait for the same load.
@@ -65,7 +88,7 @@ class Collections:
     async def drop(self, generation: Generation) -> None:
         """Remove the collection; an absent one is no error. Raises IndexUnavailable."""
         name = generation.collection
-        self._made.discard(name)
+        self._forget(name)
         timeout_s = self._settings.load_timeout_s
         await self._clients.in_thread(
             lambda ddl: ddl.drop_collection(name, timeout=timeout_s), doing="dropping a collection"
@@ -84,23 +107,19 @@ class Collections:
         if not task.cancelled():
             task.exception()  # those who wait for it are told; nobody else has to be
 
+    def _forget(self, name: str) -> None:
+        self._made.discard(name)
+        self._dims.pop(name, None)
+
     async def _make(self, connection: Connection, generation: Generation) -> None:
         name = generation.collection
-        dim = await connection.dimension(name)
-        if dim is None:
+        if await connection.dimension(name) is None:
             await self._clients.in_thread(lambda ddl: self._create(ddl, generation), doing="making a collection")
-            dim = await connection.dimension(name)
-            if dim is None:
-                raise CollectionAbsent("making a collection: it was dropped meanwhile", retry_after=1)
-        if dim != generation.dim:
-            raise IndexMismatch(
-                f"the collection {name!r} holds vectors of dimension {dim}, and the model {generation.model!r} "
-                f"of its generation makes {generation.dim}"
-            )
+        await self.check(generation)
         if not await connection.has_index(name):
             await self._clients.in_thread(lambda ddl: self._index(ddl, generation), doing="indexing a collection")
 
-    def _create(self, ddl: MilvusClient, generation: Generation) -> None:
+    def _create(self, ddl: Any, generation: Generation) -> None:
         name = generation.collection
         try:
             ddl.create_collection(
@@ -111,11 +130,10 @@ class Collections:
             )
         except MilvusException:
             # Somebody else may have been faster, which Lite calls an error, and a server if the shape is another.
-            there: object = ddl.has_collection(name, timeout=self._settings.timeout_s)
-            if there is not True:
+            if not ddl.has_collection(name, timeout=self._settings.timeout_s):
                 raise
 
-    def _index(self, ddl: MilvusClient, generation: Generation) -> None:
+    def _index(self, ddl: Any, generation: Generation) -> None:
         name = generation.collection
         params = schema.index_params(generation)
         try:
