@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
+import structlog
 
 from memplane_core.clients.http import ServiceHttp, ServiceTimeout, ServiceUnreachable
 from memplane_core.domain.errors import MemplaneError, Unavailable, UpstreamTimeout
 from memplane_core.domain.tenancy import Principal
-from memplane_core.observability.logs import get_logger
 from memplane_core.security.internal import InternalTokens
 
 _PASSED_BACK: Final = ("Content-Type", "ETag", "Idempotency-Replayed", "Location", "Retry-After")
@@ -20,7 +20,7 @@ _BROKEN_OFF: Final = f"the memory service broke off and may have carried this ou
 _LATE: Final = "the memory service did not answer in time"
 _LATE_CHANGE: Final = f"{_LATE} and may still carry this out: {_AGAIN}"
 
-_log = get_logger(__name__)
+_log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 
 class Forwarded(msgspec.Struct, frozen=True):
