@@ -1,15 +1,18 @@
 """What the spine's scenarios share."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import httpx2
+import pytest
+
+from memplane_core.testing.stack import Stack
 
 WORDS = (
-    "harbour lantern maple violin glacier saffron orchard compass meadow thunder velvet anchor copper willow falcon"
-    " marble ginger canyon ribbon cedar"
-).split()
+    *("harbour", "lantern", "maple", "violin", "glacier", "saffron", "orchard", "compass", "meadow", "thunder"),
+    *("velvet", "anchor", "copper", "willow", "falcon", "marble", "ginger", "canyon", "ribbon", "cedar"),
+)
 
 
 def sentence(n: int) -> str:
@@ -48,3 +51,13 @@ def recalled(client: httpx2.Client, text: str, *, top_k: int = 5) -> list[str]:
 def all_indexed(client: httpx2.Client) -> bool:
     """Whether the index knows every memory."""
     return all(memory["index_state"] == "indexed" for memory in all_memories(client))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the services said when a scenario fails."""
+    report = yield
+    stack = getattr(item, "funcargs", {}).get("stack")
+    if report.failed and isinstance(stack, Stack):
+        report.sections.append(("services", stack.logs()))
+    return report

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import httpx2
 import pytest
+from tests.e2e.spine.conftest import all_indexed, all_memories, recalled, sentence, until
 
 from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.stack import Stack, StackTenant
-from tests.e2e.spine.conftest import all_indexed, all_memories, recalled, sentence, until
 
 WRITES = 500
 

@@ -3,11 +3,11 @@
 from collections.abc import Generator
 
 import pytest
+from tests.e2e.spine.conftest import all_indexed, recalled, sentence, until
 
 from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.milvus_server import MilvusServer
 from memplane_core.testing.stack import Stack
-from tests.e2e.spine.conftest import all_indexed, recalled, sentence, until
 
 EXISTING = 5_000
 PAIRS = 200

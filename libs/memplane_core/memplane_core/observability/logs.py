@@ -7,6 +7,19 @@ import structlog
 
 from memplane_core.settings import LogSettings
 
+_QUIETER = {
+    "alembic.runtime.plugins": logging.WARNING,
+    "asyncio": logging.WARNING,
+    # A line for each task sent, received and done: the beat alone makes one every second.
+    "celery.app.trace": logging.WARNING,
+    "celery.beat": logging.WARNING,
+    "celery.worker.strategy": logging.WARNING,
+    "purgatory": logging.WARNING,
+    # It logs a trace of every failed call and then raises, and we say what we make of it.
+    "pymilvus": logging.CRITICAL,
+}
+"""What libraries say of their own accord, at our levels."""
+
 
 def configure_logs(settings: LogSettings, *, service: str) -> None:
     """Send the logs of this process, the libraries' included, to standard output as `settings` says."""
@@ -31,8 +44,8 @@ def configure_logs(settings: LogSettings, *, service: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(settings.level.upper())
-    for noisy in ("asyncio", "pymilvus", "alembic.runtime.plugins", "httpx", "purgatory"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    for noisy, level in _QUIETER.items():
+        logging.getLogger(noisy).setLevel(level)
     structlog.contextvars.bind_contextvars(service=service)
 
 
