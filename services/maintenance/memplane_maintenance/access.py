@@ -48,7 +48,7 @@ class AccessFold:
 
     Args:
         database: Where usage is kept.
-        client: Of the broker, which holds the stream; it decodes no answers.
+        client: Of the cache, which holds the stream: losing recalls harms nobody, a full broker would. Decodes nothing.
         pages: Most pages of 1,000 entries in one run.
     """
 

@@ -1,5 +1,6 @@
 """The beat: sends the periodic tasks. Any number may run; one is in charge, the others take over when it is gone."""
 
+import logging
 import signal
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
@@ -81,6 +82,7 @@ class BoundedScheduler(schedulers.RedBeatScheduler):
 def run_beat(settings: BeatSettings) -> int:
     """Send periodic tasks until TERM; returns the exit code. While the broker is away it tries again and again."""
     configure_logs(settings.log, service="beat")
+    logging.getLogger("celery.beat").setLevel(logging.WARNING)  # else a line for every task sent
     health = HealthServer(Probe(alive=_pulse.alive, ready=_pulse.ready))
     health.serve(settings.server.host, settings.server.port, settings.server.metrics_port)
     signal.signal(signal.SIGTERM, _end)

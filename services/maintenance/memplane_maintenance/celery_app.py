@@ -17,6 +17,9 @@ from memplane_core.settings import RedisSettings
 
 SWEEP_EVERY_S: Final = 5.0
 FOLD_EVERY_S: Final = 2.0
+_ANSWER_S: Final = 5.0
+"""The worker is patient with a broker that is slow: losing the connection costs it more."""
+
 _STALE_S: Final = 60
 """A beat's message that waited longer than this is thrown away: newer ones are behind it."""
 
@@ -27,7 +30,7 @@ _BEAT_LOCK_S: Final = 15
 
 def create_app(settings: RedisSettings) -> Celery:
     """An application without tasks yet. The beat needs none: it sends them by name."""
-    app = celery_app("memplane.maintenance", settings)
+    app = celery_app("memplane.maintenance", settings, answer_timeout_s=max(_ANSWER_S, settings.timeout_s))
     app.conf.update(
         task_queues=[Queue(QUEUE_INDEX), Queue(QUEUE_MAINTENANCE)],
         task_create_missing_queues=False,

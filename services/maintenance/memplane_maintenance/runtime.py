@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from pydantic import SecretStr
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.security.internal import InternalTokens
-from memplane_core.settings import RedisSettings
 from memplane_core.storage.session import Database
 from memplane_core.vectors import MilvusIndex
 from memplane_maintenance.access import AccessFold
@@ -32,7 +32,8 @@ class Parts:
         database: Database,
         index: MilvusIndex,
         embedder: HttpEmbedder,
-        client: Redis,
+        broker: Redis,
+        cache: Redis,
         *,
         settings: MaintenanceSettings,
         stopping: Callable[[], bool],
@@ -40,7 +41,7 @@ class Parts:
         worker = settings.worker
         self.database = database
         self.index = index
-        self.client = client
+        self.broker = broker
         self.drainer = Drainer(
             database,
             index,
@@ -54,8 +55,8 @@ class Parts:
             ),
             stopping=stopping,
         )
-        self.sweep = Sweep(database, client)
-        self.access = AccessFold(database, client)
+        self.sweep = Sweep(database, broker)
+        self.access = AccessFold(database, cache)
 
     @classmethod
     @asynccontextmanager
@@ -68,9 +69,13 @@ class Parts:
             tokens = InternalTokens(settings.trust.internal_secret.get_secret_value())
             embedder = HttpEmbedder(settings.endpoints.embedding_url, tokens)
             stack.push_async_callback(embedder.close)
-            client = async_client(settings.redis)
-            stack.push_async_callback(client.aclose)
-            yield cls(database, index, embedder, client, settings=settings, stopping=stopping)
+            broker, cache = (
+                async_client(url, timeout_s=settings.redis.timeout_s)
+                for url in (settings.redis.broker_url, settings.redis.cache_url)
+            )
+            stack.push_async_callback(broker.aclose)
+            stack.push_async_callback(cache.aclose)
+            yield cls(database, index, embedder, broker, cache, settings=settings, stopping=stopping)
 
 
 class Runtime:
@@ -92,9 +97,12 @@ class Runtime:
         Raises:
             ValueError: Settings that do not fit together.
         """
-        self._portal = self._stack.enter_context(start_blocking_portal("asyncio", name="runtime"))
-        opened = Parts.open(self._settings, stopping=lambda: self._stopping)
-        self._parts = self._stack.enter_context(self._portal.wrap_async_context_manager(opened))
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal("asyncio", name="runtime"))
+            opened = Parts.open(self._settings, stopping=lambda: self._stopping)
+            self._parts = stack.enter_context(portal.wrap_async_context_manager(opened))
+            self._portal = portal
+            self._stack = stack.pop_all()
 
     @property
     def parts(self) -> Parts:
@@ -133,12 +141,12 @@ class Runtime:
         return True
 
 
-def async_client(settings: RedisSettings) -> Redis:
-    """A client of the broker for one event loop, which gives up after one try of `timeout_s`."""
+def async_client(url: SecretStr, *, timeout_s: float) -> Redis:
+    """A client for one event loop, which gives up after one try of `timeout_s`."""
     return Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
-        settings.broker_url.get_secret_value(),
-        socket_timeout=settings.timeout_s,
-        socket_connect_timeout=settings.timeout_s,
+        url.get_secret_value(),
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
         protocol=3,
     )

@@ -1,12 +1,15 @@
 """The worker: takes tasks from both queues until it is told to end."""
 
 import asyncio
+import logging
 import sys
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 import redis
 from celery import signals
+from celery.exceptions import CPendingDeprecationWarning
 from redis.asyncio import Redis
 
 from memplane_core.clients.jobs import DrainSender, close_app, redis_client
@@ -37,7 +40,7 @@ def run_worker(settings: MaintenanceSettings) -> int:
     sender = DrainSender(app, redis_client(settings.redis))
     tasks.register(app, runtime, sender)
     consuming = Flag()
-    _on(signals.setup_logging, lambda: configure_logs(settings.log, service="maintenance"))
+    _on(signals.setup_logging, lambda: _configure_logs(settings))
     _on(signals.worker_ready, consuming.set)
     _on(signals.worker_shutting_down, runtime.wind_down)
     probe = Probe(
@@ -61,6 +64,14 @@ def run_worker(settings: MaintenanceSettings) -> int:
         runtime.close()
         close_app(app)
     return int(worker.exitcode or 0)
+
+
+def _configure_logs(settings: MaintenanceSettings) -> None:
+    configure_logs(settings.log, service="maintenance")
+    # A line for each of several tasks a second says nothing; theirs say what they did.
+    for chatty in ("celery.app.trace", "celery.worker.strategy"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    warnings.simplefilter("ignore", CPendingDeprecationWarning)
 
 
 class Flag:
@@ -90,7 +101,7 @@ def check_parts(runtime: Runtime) -> dict[str, str]:
     parts = runtime.parts
     checks: dict[str, Callable[[], Awaitable[object]]] = {
         "postgres": parts.database.ping,
-        "broker": lambda: _ping(parts.client),
+        "broker": lambda: _ping(parts.broker),
         "index": parts.index.ping,
     }
 

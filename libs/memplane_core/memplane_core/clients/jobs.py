@@ -6,16 +6,16 @@ import time
 from typing import Any, Final, cast
 
 import redis
+import structlog
 from celery import Celery
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from memplane_core.contracts.jobs import KICK_PREFIX, QUEUE_INDEX, TASK_DRAIN
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.observability.logs import get_logger
 from memplane_core.settings import RedisSettings
 
-log = get_logger(__name__)
+log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 VISIBILITY_TIMEOUT_S: Final = 600
 """After this long without an answer a task is given to another worker: longer than any task takes."""
@@ -27,8 +27,8 @@ _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 10.0
 
 
-def celery_app(name: str, settings: RedisSettings) -> Celery:
-    """A Celery application on our broker, without tasks; every wait for the broker is bounded."""
+def celery_app(name: str, settings: RedisSettings, *, answer_timeout_s: float) -> Celery:
+    """A Celery application on our broker, without tasks; no command waits longer than `answer_timeout_s`."""
     app = Celery(name, set_as_current=False)
     app.conf.update(
         broker_url=settings.broker_url.get_secret_value(),
@@ -38,7 +38,7 @@ def celery_app(name: str, settings: RedisSettings) -> Celery:
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
             "socket_connect_timeout": settings.timeout_s,
-            "socket_timeout": max(5.0, settings.timeout_s),
+            "socket_timeout": answer_timeout_s,
             "socket_keepalive": True,
             "priority_steps": [0],
             # Of publishing: one try. The consumer's own retries are settings of the worker.
@@ -137,7 +137,7 @@ class CeleryKicker:
                 self._changed.notify()
 
     def _run(self) -> None:
-        app = celery_app("memplane.kicker", self._settings)
+        app = celery_app("memplane.kicker", self._settings, answer_timeout_s=self._settings.timeout_s)
         client = redis_client(self._settings)
         sender = DrainSender(app, client)
         pause_s, resume_at = 0.0, 0.0

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import msgspec
 
+from memplane_core.domain.chunking import Chunk
 from memplane_core.domain.index import NEVER, Generation, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.storage.memory_writes import Chunk
 from memplane_core.storage.session import Connection, Row, pack_vector
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -3,16 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 
+from memplane_core.domain.chunking import Chunk, chunks_of
 from memplane_core.domain.embedding import EmbedItem
 from memplane_core.domain.errors import NotFound, Unavailable
 from memplane_core.domain.index import Generation
 from memplane_core.domain.memory import head_of
 from memplane_core.domain.ports import EmbeddedText, Embedder
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.domain.text import tokens
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage import outbox
-from memplane_core.storage.memory_writes import Chunk
 from memplane_core.storage.outbox import DueUpsert, PlainText, Refusal, Revision
 from memplane_core.storage.session import Database
 from memplane_maintenance import metrics
@@ -121,7 +120,8 @@ class TextEmbedding:
             else:
                 revision = Revision(text.memory_id, text.rev, len(result.windows))
                 # Of a long text this takes milliseconds that other tenants' drains should not wait for.
-                chunks[revision] = await asyncio.to_thread(_chunks, text.content, result)
+                head = head_of(text.actor, text.occurred_at)
+                chunks[revision] = await asyncio.to_thread(chunks_of, text.content, head=head, embedded=result)
         await self._write(chunks, refusals)
 
     async def _write(self, chunks: dict[Revision, list[Chunk]], refusals: Sequence[Refusal]) -> None:
@@ -143,10 +143,3 @@ class TextEmbedding:
                 f"the embedder gave vectors of the shape {result.vectors.shape}; the index takes {self._generation.dim}"
             )
         return None
-
-
-def _chunks(content: str, result: EmbeddedText) -> list[Chunk]:
-    return [
-        Chunk(n, window, tokens(content[window.start : window.end]), result.vectors[n])
-        for n, window in enumerate(result.windows)
-    ]

@@ -24,7 +24,7 @@ def register(app: Celery, runtime: Runtime, sender: DrainSender) -> None:
     async def slice_of(tenant: TenantId) -> DrainReport:
         # Before the outbox is read: a kick from now on may be about something that this slice does not see.
         with suppress(RedisError):
-            await runtime.parts.client.delete(kick_key(tenant))
+            await runtime.parts.broker.delete(kick_key(tenant))
         return await runtime.parts.drainer.drain(tenant)
 
     def drain(tenant: str) -> None:
