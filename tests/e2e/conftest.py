@@ -20,16 +20,16 @@ from memplane_standalone.leftovers import MARK
 START_S = 90.0
 """After which a start is given up; how long it may take is asserted where that is the point."""
 
-# How each part's process is told from the others: a word of its command line.
+# How each part's process is told from the others: by a piece of its command line.
 PARTS = {
-    "postgres": "/postgres",
-    "valkey": "/valkey-server",
-    "milvus": "milvus_lite",
-    "embedding": "memplane_embedding",
-    "retrieval": "memplane_retrieval",
-    "worker": "worker",
-    "beat": "beat",
-    "gateway": "memplane_gateway",
+    "postgres": "/bin/postgres ",
+    "valkey": "/valkey-server ",
+    "milvus": "-m milvus_lite ",
+    "embedding": "-m memplane_embedding",
+    "retrieval": "-m memplane_retrieval",
+    "worker": "-m memplane_maintenance worker",
+    "beat": "-m memplane_maintenance beat",
+    "gateway": "-m memplane_gateway",
 }
 
 
@@ -87,7 +87,7 @@ class Platform:
         """A part's first process. Raises LookupError while there is none."""
         for child in self.supervisor.children():
             try:
-                if any(word.endswith(PARTS[name]) for word in child.cmdline()):
+                if PARTS[name] in " ".join(child.cmdline()):
                     return child
             except psutil.NoSuchProcess:
                 continue

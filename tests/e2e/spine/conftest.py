@@ -17,7 +17,7 @@ WORDS = (
 
 def sentence(n: int) -> str:
     """The n-th of many short texts that a model can tell apart."""
-    a, b, c = (WORDS[(n // 20**i) % 20] for i in range(3))
+    a, b, c = WORDS[n % 20], WORDS[n // 20 % 20], WORDS[n // 400 % 20]
     return f"Note {n}: the {a} next to the {b} belongs to {c} number {n * 7919 % 10_007}."
 
 
