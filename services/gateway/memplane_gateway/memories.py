@@ -78,7 +78,7 @@ Cursor = Annotated[
         202: answer(
             WrittenMemory, "Stored for good, and not embedded yet: found by its words now, by its meaning soon."
         ),
-        **problems(400, 401, 403, 409, 413, 422, 503, 504),
+        **problems(400, 401, 403, 404, 409, 413, 422, 503, 504),
     },
 )
 async def write_memory(

@@ -69,6 +69,10 @@ _ETAG: Final[Json] = {
     "description": "Names this version of the memory; send it back as `If-Match`.",
     "schema": {"type": "string"},
 }
+_REPLAYED: Final[Json] = {
+    "description": "`true` where this is the answer to an earlier request with the same `Idempotency-Key`.",
+    "schema": {"type": "string", "enum": ["true"]},
+}
 _RETRY_AFTER: Final[Json] = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
 _ONE_MEMORY: Final = frozenset(("Memory", "WrittenMemory"))
 _PUBLIC: Final = frozenset(("getVersion",))
@@ -135,6 +139,7 @@ def _set_parameters(operation: Json) -> None:
 
 def _set_answers(operation: Json) -> None:
     answers = cast("dict[str, Json]", operation["responses"])
+    replays = any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", []))
     if "204" in answers:
         answers.pop("200", None)
     for status, found in list(answers.items()):
@@ -146,6 +151,8 @@ def _set_answers(operation: Json) -> None:
         schema = content.get("application/json", {}).get("schema", {})
         if str(schema.get("$ref", "")).rpartition("/")[2] in _ONE_MEMORY:
             headers["ETag"] = _ETAG
+        if replays and int(status) < 400:
+            headers["Idempotency-Replayed"] = _REPLAYED
         if status == "503":
             headers["Retry-After"] = _RETRY_AFTER
         if headers:

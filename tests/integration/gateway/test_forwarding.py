@@ -18,7 +18,7 @@ async def headers_of(gateway: Gateway) -> dict[str, str]:
 
 class TestPassingOn:
     async def test_body_and_headers_arrive_byte_for_byte(self, door: Gateway) -> None:
-        body = '{ "content" : "caf\\u00e9 退款 🎉",\n "metadata": {"b": 1.10, "a": 1e2} }'.encode()
+        body = '{ "content" : "\\u00fcber 退款 🎉",\n "metadata": {"b": 1.10, "a": 1e2} }'.encode()
         door.retrieval.respond = door.answering(201, b'{"id": 1.50}', ETag='"3"', Location="/x")
         answer = await door.client.post(
             "/v1/memories",

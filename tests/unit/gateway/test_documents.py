@@ -124,7 +124,7 @@ class TestOpenApi:
     def test_headers_that_matter_are_described(self, document: Json) -> None:
         write = document["paths"]["/v1/memories"]["post"]
         assert [parameter["name"] for parameter in write["parameters"]] == ["Idempotency-Key"]
-        assert "ETag" in write["responses"]["201"]["headers"]
+        assert set(write["responses"]["201"]["headers"]) == {"ETag", "Idempotency-Replayed"}
         assert "Retry-After" in write["responses"]["503"]["headers"]
         update = document["paths"]["/v1/memories/{memory_id}"]["patch"]
         assert "If-Match" in [parameter["name"] for parameter in update["parameters"]]
