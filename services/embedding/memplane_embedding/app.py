@@ -3,6 +3,7 @@
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from litestar import Litestar
@@ -12,8 +13,9 @@ from memplane_core.security.internal import InternalTokens
 from memplane_core.web.app import ServiceApp, build_app
 from memplane_core.web.middleware import InternalAuth
 from memplane_embedding.cache import CacheKeys, SharedCache, VectorCache
+from memplane_embedding.metrics import WAITING
 from memplane_embedding.models.manifest import MANIFEST, ModelFolderError
-from memplane_embedding.pool import WorkerPool
+from memplane_embedding.pool import LANES, WorkerPool
 from memplane_embedding.provider import OnnxProvider, Provider
 from memplane_embedding.routes import embedding_routes
 from memplane_embedding.service import EmbeddingService
@@ -37,6 +39,8 @@ def build(settings: EmbeddingSettings) -> ServiceApp:
     """The application for `settings`. Raises ModelFolderError where a model cannot be served."""
     its = settings.embedding
     pool = WorkerPool(workers=its.workers, lane_limit=its.lane_limit)
+    for lane in LANES:
+        WAITING.labels(lane).set_function(partial(pool.waiting, lane))
     service = EmbeddingService(
         _providers(its, pool),
         default=its.default_model,

@@ -2,8 +2,10 @@
 
 from typing import Final
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 
 TEXTS: Final = Counter(
     "memplane_embedding_texts_total", "Texts asked for, by where their vectors came from.", ("model", "lane", "source")
 )
+
+WAITING: Final = Gauge("memplane_embedding_waiting_jobs", "Windows of texts that wait for a thread.", ("lane",))

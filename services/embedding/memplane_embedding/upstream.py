@@ -12,6 +12,7 @@ import numpy as np
 
 from memplane_core.clients.openai import OpenAIEmbeddings, TextRefused
 from memplane_core.domain.embedding import EmbedItem, InputType, Lane, ModelProfile, Window
+from memplane_core.domain.errors import EmbeddingUnavailable
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
 from memplane_embedding.pool import LANES
@@ -22,6 +23,7 @@ _HALF_TOKENS: Final = ((0x80, 1), (0x800, 2), (0x10000, 4))
 """Upper ends of code-point ranges and the half tokens that one of them may take in a byte-pair vocabulary."""
 _HALF_TOKENS_BEYOND: Final = 8
 _SPECIAL_TOKENS: Final = 4
+_HARMLESS: Final = "hello"
 
 
 class UpstreamProvider:
@@ -91,9 +93,17 @@ class UpstreamProvider:
                 return list(await self._client.embed(texts, timeout_s=self._settings.timeout_s))
         except TextRefused as error:
             if len(texts) == 1:
+                await self._check_taken(_HARMLESS)
                 return [str(error)]
         half = len(texts) // 2
         return [*await self._ask(texts[:half], lane), *await self._ask(texts[half:], lane)]
+
+    async def _check_taken(self, text: str) -> None:
+        """Tell a bad text from a bad setting: raises EmbeddingUnavailable where a harmless text is refused too."""
+        try:
+            await self._client.embed([text], timeout_s=self._settings.timeout_s)
+        except TextRefused as error:
+            raise EmbeddingUnavailable(f"the embedding upstream refuses every text: {error}", retry_after=60) from None
 
     def _embedded(self, plan: "_Plan", answers: Sequence[FloatArray | str]) -> Embedded:
         vectors: list[FloatArray] = []

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -226,10 +227,13 @@ class TestClient:
                 for _ in range(6):
                     with pytest.raises(EmbeddingUnavailable):
                         await client.embed_query(tenant, "cold", model=MINILM, timeout_s=2)
-                began = time.perf_counter()
-                with pytest.raises(EmbeddingUnavailable):
-                    await client.embed_query(tenant, "cold", model=MINILM, timeout_s=2)
-                assert time.perf_counter() - began < 0.05
+                times: list[float] = []
+                for _ in range(5):
+                    began = time.perf_counter()
+                    with pytest.raises(EmbeddingUnavailable):
+                        await client.embed_query(tenant, "cold", model=MINILM, timeout_s=2)
+                    times.append(time.perf_counter() - began)
+                assert min(times) < 0.02  # retries alone would take ten times that
                 process.start()
                 deadline = time.monotonic() + 20
                 while True:
@@ -240,6 +244,25 @@ class TestClient:
                         assert time.monotonic() < deadline
                         await asyncio.sleep(0.1)
                 assert again.shape == hot.shape
+
+    async def test_service_that_hangs_is_soon_asked_no_more(self, models_dir: Path, tenant: TenantId) -> None:
+        with ServiceProcess("memplane_embedding", env=env_of(models_dir)) as process:
+            async with embedder(process) as client:
+                await client.embed_query(tenant, "warm", model=MINILM, timeout_s=10)
+                process.signal(signal.SIGSTOP)
+                for n in range(5):
+                    with pytest.raises(EmbeddingUnavailable, match="did not answer within"):
+                        await client.embed_query(tenant, f"cold {n}", model=MINILM, timeout_s=0.2)
+                began = time.perf_counter()
+                with pytest.raises(EmbeddingUnavailable):
+                    await client.embed_query(tenant, "cold", model=MINILM, timeout_s=5)
+                assert time.perf_counter() - began < 1
+                process.signal(signal.SIGCONT)
+                # Writes have a breaker of their own.
+                (found,) = await client.embed_passages(
+                    tenant, [EmbedItem("x")], model=MINILM, lane="write", timeout_s=5
+                )
+                assert found.error is None
 
 
 class TestLoad:
@@ -287,7 +310,7 @@ class TestLoad:
                 began = time.perf_counter()
                 await client.embed_passages(tenant, [EmbedItem("next")], model=MINILM, lane="bulk", timeout_s=30)
                 # All of it would take far longer than this; what had begun may end first.
-                assert time.perf_counter() - began < 5
+                assert time.perf_counter() - began < 10
 
     async def test_only_the_models_asked_for_are_loaded(self, models_dir: Path, tenant: TenantId) -> None:
         def resident() -> int:

@@ -131,6 +131,14 @@ async def test_text_that_is_refused_fails_alone(tenant: TenantId) -> None:
     assert found[3].vectors[0] == pytest.approx(unit("c"), abs=1e-6)
 
 
+async def test_setting_that_makes_it_refuse_everything_is_no_fault_of_the_text(tenant: TenantId) -> None:
+    upstream = Upstream()
+    upstream.troubles = [status(400)] * 3
+    async with serving(upstream) as provider:
+        with pytest.raises(EmbeddingUnavailable, match="refuses every text"):
+            await provider.embed(tenant, [EmbedItem("x")], input_type="passage", lane="write")
+
+
 async def test_long_text_is_split_with_prefix_and_head_before_each_window(tenant: TenantId) -> None:
     upstream = Upstream()
     text = "0123456789" * 40

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import Final, TypeVar
 from uuid import UUID
@@ -60,8 +61,11 @@ class HttpEmbedder:
     """
 
     def __init__(self, base_url: str, tokens: InternalTokens, *, query_cache_bytes: int = 16 * 1024 * 1024) -> None:
-        self._http = ServiceHttp(base_url, service="the embedding service")
-        self._tokens = tokens
+        self._lines: dict[Lane, _Line] = {
+            "query": _Line(base_url, tokens),
+            "write": _Line(base_url, tokens),
+            "bulk": _Line(base_url, tokens),
+        }
         self._queries: LRUCache[bytes, FloatArray] = LRUCache(query_cache_bytes, getsizeof=_kept_size)
         self._profiles: ModelProfiles | None = None
         self._profiles_until = 0.0
@@ -104,12 +108,16 @@ class HttpEmbedder:
         return [next(found) if _is_text(item) else _NO_TEXT for item in items]
 
     async def profiles(self) -> ModelProfiles:
-        """The models served, as known a minute ago at most. Raises EmbeddingUnavailable."""
+        """The models served, as known a minute ago, or when they were last told. Raises EmbeddingUnavailable."""
         now = asyncio.get_running_loop().time()
         if self._profiles is None or now >= self._profiles_until:
-            self._profiles = await self._call(
-                "GET", PROFILES_PATH, ModelProfiles, tenant=_NOBODY, body=None, timeout_s=_PROFILES_TIMEOUT_S
-            )
+            try:
+                self._profiles = await self._lines["query"].call(
+                    "GET", PROFILES_PATH, ModelProfiles, tenant=_NOBODY, body=None, timeout_s=_PROFILES_TIMEOUT_S
+                )
+            except EmbeddingUnavailable:
+                if self._profiles is None:
+                    raise
             self._profiles_until = now + _PROFILES_FRESH_S
             self._known |= {profile.name: profile for profile in self._profiles.models}
         return self._profiles
@@ -124,7 +132,7 @@ class HttpEmbedder:
 
     async def close(self) -> None:
         """Give back the connections."""
-        await self._http.close()
+        await asyncio.gather(*(line.close() for line in self._lines.values()))
 
     async def _embed(
         self,
@@ -138,41 +146,57 @@ class HttpEmbedder:
     ) -> EmbedResponse:
         request = EmbedRequest(model=model, input_type=input_type, lane=lane, items=items)
         body = msgspec.msgpack.encode(request)
-        answer = await self._call("POST", EMBED_PATH, EmbedResponse, tenant=tenant, body=body, timeout_s=timeout_s)
+        answer = await self._lines[lane].call(
+            "POST", EMBED_PATH, EmbedResponse, tenant=tenant, body=body, timeout_s=timeout_s
+        )
         rows = sum(len(result.windows) for result in answer.results)
         if len(answer.results) != len(items) or len(answer.vectors) != rows * answer.dim * 4:
             raise EmbeddingUnavailable("the embedding service's answer does not fit the question")
         return answer
 
-    async def _call(
+
+class _Line:
+    """Calls of one lane, with a breaker of its own: writes that time out in a full lane say nothing about queries."""
+
+    def __init__(self, base_url: str, tokens: InternalTokens) -> None:
+        self._http = ServiceHttp(base_url, service="the embedding service")
+        self._tokens = tokens
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def call(
         self, method: str, path: str, type_: type[T], *, tenant: TenantId, body: bytes | None, timeout_s: float
     ) -> T:
-        """Ask until there is an answer, or no hope of one within the time."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        """Ask until there is an answer, or no hope of one within the time.
+
+        Raises EmbeddingUnavailable, NotFound or InvalidRequest.
+        """
+        now = asyncio.get_running_loop().time
+        deadline = now() + timeout_s
 
         def pause(error: Exception) -> bool | float:
             """How long to wait where the service asks for it and the time allows it."""
-            if not isinstance(error, _Busy) or asyncio.get_running_loop().time() + error.pause_s >= deadline:
-                return False
-            return error.pause_s
+            return error.pause_s if isinstance(error, _Busy) and now() + error.pause_s < deadline else False
 
         try:
-            async with asyncio.timeout_at(deadline):
-                async for attempt in stamina.retry_context(on=pause, attempts=None, timeout=None):
-                    with attempt:
-                        return await self._ask(method, path, type_, tenant=tenant, body=body, timeout_s=timeout_s)
-        except TimeoutError as error:
-            raise self._unavailable(f"the embedding service had no answer within {timeout_s:g} s") from error
-        except (_Busy, ServiceUnreachable, ServiceTimeout) as error:
+            async for attempt in stamina.retry_context(on=pause, attempts=None, timeout=None):
+                with attempt:
+                    left = max(deadline - now(), 0.001)
+                    return self._read(await self._ask(method, path, tenant=tenant, body=body, timeout_s=left), type_)
+        except _Busy as error:
+            raise EmbeddingUnavailable(str(error), retry_after=math.ceil(error.pause_s)) from None
+        except (ServiceUnreachable, ServiceTimeout) as error:
             raise self._unavailable(str(error)) from error
         raise AssertionError("a retry context ends by a return or an error")
 
     async def _ask(
-        self, method: str, path: str, type_: type[T], *, tenant: TenantId, body: bytes | None, timeout_s: float
-    ) -> T:
-        answer = await self._http.call(
-            method, path, timeout_s=timeout_s, repeatable=True, headers=self._headers(tenant), body=body
-        )
+        self, method: str, path: str, *, tenant: TenantId, body: bytes | None, timeout_s: float
+    ) -> HttpAnswer:
+        headers = self._headers(tenant)
+        return await self._http.call(method, path, timeout_s=timeout_s, repeatable=True, headers=headers, body=body)
+
+    def _read(self, answer: HttpAnswer, type_: type[T]) -> T:
         if answer.status == 200:
             try:
                 return msgspec.msgpack.decode(answer.body, type=type_)
