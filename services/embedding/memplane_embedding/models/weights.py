@@ -231,6 +231,6 @@ def _pack_layer(pack: _Pack, n: int) -> Layer:
         attended=pack.linear(f"l{n}.ao", outputs=hidden, inputs=hidden),
         attended_norm=pack.norm(f"l{n}.aln"),
         up=pack.linear(f"l{n}.fi", outputs=inner, inputs=hidden),
-        down=pack.linear(f"l{n}.fo", outputs=hidden, inputs=inner),
+        down=pack.linear(f"l{n}.fo", outputs=hidden, inputs=inner),  # codespell:ignore fo
         down_norm=pack.norm(f"l{n}.oln"),
     )
