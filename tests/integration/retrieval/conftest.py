@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -49,7 +49,7 @@ class Service:
 
         app = build(self._settings, open_ports=open_ports)
         async with app.lifespan():
-            transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
+            transport = httpx2.ASGITransport(app=cast("Any", app), raise_app_exceptions=False)
             async with httpx2.AsyncClient(
                 transport=transport, base_url="http://retrieval", headers=self.headers(self.tenant)
             ) as client:
