@@ -39,7 +39,7 @@ class LogSettings(Section):
 class PostgresSettings(Section):
     """The runtime role's connection. `owner_url` is used by migrations alone.
 
-    `prepared_statements` is switched off behind a transaction-mode pooler that does not track them.
+    `acquire_timeout_s` bounds the wait for a free connection; `prepared_statements` is switched off behind a transaction-mode pooler that does not track them.
     """
 
     url: SecretStr
@@ -49,6 +49,7 @@ class PostgresSettings(Section):
     pool_max: int = Field(default=10, ge=1)
     statement_timeout_s: float = Field(default=10.0, gt=0)
     connect_timeout_s: float = Field(default=5.0, gt=0)
+    acquire_timeout_s: float = Field(default=15.0, gt=0)
     prepared_statements: bool = True
 
 

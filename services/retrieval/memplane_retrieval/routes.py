@@ -120,7 +120,7 @@ async def list_memories(
     """Active memories, newest first."""
     tenant = request.require("memories:read").tenant
     where = EntityFilter(user_id=user_id, agent_id=agent_id, session_id=session_id, memory_type=memory_type)
-    check_filter(where, pointer="")
+    check_filter(where, prefix="")
     before = last_of(cursor)
     async with database.tenant(tenant) as connection:
         found = await memories.list_page(tenant, connection, where=where, before=before, limit=limit + 1)

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from memplane_core.contracts.memories import MemoryWrite
-from memplane_core.storage.memories import Revision
+from memplane_core.storage.memories import Name, Revision
 from memplane_core.storage.memory_writes import NewMemory
 from memplane_retrieval.changes import folded, new_memory
 
@@ -30,9 +30,11 @@ class Slot(msgspec.Struct, kw_only=True):
     known: Revision | None = None
 
     @property
-    def named(self) -> bool:
-        """Whether the caller gave it a name of its own."""
-        return self.write.external_id is not None
+    def name(self) -> Name | None:
+        """What the caller calls it, if anything."""
+        if self.write.external_id is None:
+            return None
+        return Name(self.write.external_id, self.fresh.user_id, self.fresh.agent_id)
 
 
 def slots_of(writes: Sequence[MemoryWrite], *, now: datetime, batch: bool) -> list[Slot]:
@@ -48,7 +50,7 @@ def slots_of(writes: Sequence[MemoryWrite], *, now: datetime, batch: bool) -> li
         known = slots.get(order)
         if known is None:
             slots[order] = Slot(order=order, items=[n], write=write, fresh=fresh)
-        elif write.on_duplicate == "create" and not known.named:
+        elif write.on_duplicate == "create" and known.name is None:
             twin = order + n.to_bytes(4, "big")
             slots[twin] = Slot(order=twin, items=[n], write=write, fresh=msgspec.structs.replace(fresh, dedup_key=None))
         else:

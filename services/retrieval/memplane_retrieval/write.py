@@ -79,7 +79,7 @@ class Writer:
         tenant = principal.tenant
         async for _ in attempts():
             slots = slots_of(writes, now=datetime.now(UTC), batch=batch)
-            if fingerprint is not None or any(slot.named for slot in slots):
+            if fingerprint is not None or any(slot.name for slot in slots):
                 async with self._database.tenant(tenant) as connection:
                     before = fingerprint and await idempotency.recall_outcome(tenant, connection, fingerprint)
                     if before is not None:
@@ -110,15 +110,11 @@ class Writer:
         return Written(before, found, replayed=True)
 
     async def _find_named(self, tenant: TenantId, connection: Connection, slots: Sequence[Slot]) -> None:
-        for slot in slots:
-            if slot.write.external_id is not None:
-                slot.known = await memories.find_external(
-                    tenant,
-                    connection,
-                    user_id=slot.fresh.user_id,
-                    agent_id=slot.fresh.agent_id,
-                    external_id=slot.write.external_id,
-                )
+        names = {slot.order: name for slot in slots if (name := slot.name) is not None}
+        if names:
+            found = await memories.find_named(tenant, connection, list(names.values()))
+            for slot in slots:
+                slot.known = found.get(names[slot.order]) if slot.order in names else None
 
     async def _plan(self, tenant: TenantId, slots: list[Slot]) -> Plan:
         """Chunks for every text that is new."""
@@ -136,10 +132,7 @@ class Writer:
     async def _store(self, principal: Principal, connection: Connection, plan: Plan, *, items: int) -> Written:
         """The transaction's work: named ones that are there, then all new ones at once, then those with a twin."""
         tenant = principal.tenant
-        stored: dict[bytes, WriteOutcome] = {}
-        for slot in plan.slots:
-            if slot.known is not None:
-                stored[slot.order] = await self._upsert(principal, connection, slot, plan=plan)
+        stored = await self._upsert(principal, connection, plan)
         fresh = [slot for slot in plan.slots if slot.known is None]
         made = await memory_writes.insert(
             principal,
@@ -153,45 +146,65 @@ class Writer:
             if slot.fresh.id in made:
                 stored[slot.order] = WriteOutcome(slot.fresh.id, _made_status(plan, slot), deduplicated=False)
                 known[slot.fresh.id] = _as_memory(slot, made[slot.fresh.id].created_at)
-            else:
-                stored[slot.order] = await self._meet_twin(principal, connection, slot, plan=plan)
+        blocked = [slot for slot in fresh if slot.fresh.id not in made]
+        stored |= await self._meet_twins(principal, connection, blocked, plan=plan)
         missing = [outcome.id for outcome in stored.values() if outcome.id not in known]
         if missing:
             known |= await memories.read(tenant, connection, missing)
         return Written(_in_order(plan.slots, stored, items=items), known, replayed=False)
 
-    async def _upsert(self, principal: Principal, connection: Connection, slot: Slot, *, plan: Plan) -> WriteOutcome:
-        """Give the memory of this name its new fields; a hidden or expired one comes back."""
-        expected = slot.known
-        assert expected is not None
-        locked = await memories.find_external(
-            principal.tenant,
-            connection,
-            user_id=slot.fresh.user_id,
-            agent_id=slot.fresh.agent_id,
-            external_id=slot.write.external_id or "",
-            lock=True,
+    async def _upsert(self, principal: Principal, connection: Connection, plan: Plan) -> dict[bytes, WriteOutcome]:
+        """Give memories of a name their new fields; a hidden or expired one comes back."""
+        known = {slot.order: (slot, name) for slot in plan.slots if slot.known and (name := slot.name)}
+        if not known:
+            return {}
+        locked = await memories.find_named(
+            principal.tenant, connection, [name for _, name in known.values()], lock=True
         )
-        if locked is None or locked.memory.version != expected.memory.version:
-            raise ChangedMeanwhileError
-        amended = _amended(locked, slot.write)
-        revive = locked.memory.state != "active" or _expired(locked.memory)
-        chunks = plan.chunks.get(locked.memory.id)
-        await _apply(
-            principal, connection, locked, amended, revive=revive, chunks=chunks, generation=plan.generation.number
-        )
-        return WriteOutcome(locked.memory.id, 202 if _unembedded(chunks or []) else 200, deduplicated=False)
+        stored: dict[bytes, WriteOutcome] = {}
+        for order, (slot, name) in known.items():
+            current = locked.get(name)
+            if current is None or slot.known is None or current.memory.version != slot.known.memory.version:
+                raise ChangedMeanwhileError
+            revive = current.memory.state != "active" or current.expired
+            chunks = plan.chunks.get(current.memory.id)
+            amended = _amended(current, slot.write)
+            await _apply(
+                principal,
+                connection,
+                current,
+                amended,
+                revive=revive,
+                chunks=chunks,
+                generation=plan.generation.number,
+            )
+            status = 202 if _unembedded(chunks or []) else 200
+            stored[order] = WriteOutcome(current.memory.id, status, deduplicated=False)
+        return stored
 
-    async def _meet_twin(self, principal: Principal, connection: Connection, slot: Slot, *, plan: Plan) -> WriteOutcome:
-        """An equal memory holds this one's place."""
-        tenant, key = principal.tenant, slot.fresh.dedup_key
-        if key is None:
-            raise ChangedMeanwhileError  # the name was taken after it was looked up
-        twin = await memories.find_twin(tenant, connection, key)
+    async def _meet_twins(
+        self, principal: Principal, connection: Connection, blocked: Sequence[Slot], *, plan: Plan
+    ) -> dict[bytes, WriteOutcome]:
+        """Equal memories hold these ones' places."""
+        keys = [slot.fresh.dedup_key for slot in blocked if slot.fresh.dedup_key is not None]
+        if len(keys) < len(blocked):
+            raise ChangedMeanwhileError  # a name was taken after it was looked up
+        twins = await memories.find_twins(principal.tenant, connection, keys) if keys else {}
+        return {
+            slot.order: await self._meet_twin(
+                principal, connection, slot, twin=twins.get(slot.fresh.dedup_key or b""), plan=plan
+            )
+            for slot in blocked
+        }
+
+    async def _meet_twin(
+        self, principal: Principal, connection: Connection, slot: Slot, *, twin: Revision | None, plan: Plan
+    ) -> WriteOutcome:
         if twin is None:
             raise ChangedMeanwhileError
-        if await memory_writes.release_expired(tenant, connection, twin.memory.id):
-            return await self._insert_one(principal, connection, slot, plan=plan, dedup_key=key)
+        if twin.expired:
+            await memory_writes.release_place(principal.tenant, connection, twin.memory.id)
+            return await self._insert_one(principal, connection, slot, plan=plan, dedup_key=slot.fresh.dedup_key)
         if slot.write.on_duplicate == "create":
             return await self._insert_one(principal, connection, slot, plan=plan, dedup_key=None)
         given = given_fields(slot.write)
@@ -252,13 +265,9 @@ async def _apply(
 
 def _amended(known: Revision, write: MemoryWrite) -> Amended:
     given = given_fields(write)
-    if _expired(known.memory) and "expires_at" not in given:
+    if known.expired and "expires_at" not in given:
         given["expires_at"] = None  # or the new write would be dead as it is born
     return amend(known, given)
-
-
-def _expired(memory: Memory) -> bool:
-    return memory.expires_at is not None and memory.expires_at <= datetime.now(UTC)
 
 
 def _unembedded(chunks: Sequence[Chunk]) -> bool:
@@ -295,5 +304,5 @@ def _in_order(slots: Sequence[Slot], stored: dict[bytes, WriteOutcome], *, items
     for slot in slots:
         first = stored[slot.order]
         for n, place in enumerate(slot.items):
-            outcome[place] = first if n == 0 else WriteOutcome(first.id, 200, deduplicated=not slot.named)
+            outcome[place] = first if n == 0 else WriteOutcome(first.id, 200, deduplicated=slot.name is None)
     return [item for item in outcome if item is not None]

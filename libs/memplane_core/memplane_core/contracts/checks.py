@@ -42,13 +42,13 @@ def check_patch(patch: MemoryPatch) -> None:
     _raise(_faults(patch, ""))
 
 
-def check_filter(where: EntityFilter, *, pointer: str = "/filters") -> None:
-    """Raises InvalidRequest for a value that no memory can have."""
+def check_filter(where: EntityFilter, *, prefix: str = "/filters/") -> None:
+    """Raises InvalidRequest for a value that no memory can have; `prefix` goes before each field's name."""
     faults: list[Fault] = []
     for name in where.__struct_fields__:
         value: object = getattr(where, name)
         if isinstance(value, str):
-            faults += text_faults(value, f"{pointer}/{name}", _BYTES[name])
+            faults += text_faults(value, f"{prefix}{name}", _BYTES[name])
     _raise(faults)
 
 

@@ -32,19 +32,35 @@ ALIVE: Final = "(m.expires_at IS NULL OR m.expires_at > statement_timestamp())"
 """Not `now()`, which is the transaction's start; and not `clock_timestamp()`, which no index can be searched by."""
 
 
-class Revision(msgspec.Struct, frozen=True):
+_REVISION: Final = f"""
+    {COLUMNS}, m.rev, m.occurred_given, m.dedup_key,
+    m.expires_at IS NOT NULL AND m.expires_at <= statement_timestamp() AS expired
+"""
+
+
+class Name(msgspec.Struct, frozen=True):
+    """What a caller calls a memory: `external_id` within its user and agent."""
+
+    external_id: str
+    user_id: str | None
+    agent_id: str | None
+
+
+class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """A memory with what its record does not show.
 
     Attributes:
         rev: Revision of its indexed form.
         occurred_given: False where `occurred_at` is only the time of writing.
         dedup_key: None where it may have twins.
+        expired: By the database's clock.
     """
 
     memory: Memory
     rev: int
     occurred_given: bool
     dedup_key: bytes | None
+    expired: bool
 
 
 def memory_of(row: Row) -> Memory:
@@ -66,7 +82,7 @@ async def read_revision(
     """One memory that exists and has not expired; `lock` keeps others from changing it until the transaction ends."""
     row = await connection.fetchrow(
         f"""
-        SELECT {COLUMNS}, m.rev, m.occurred_given, m.dedup_key FROM {SOURCE}
+        SELECT {_REVISION} FROM {SOURCE}
         WHERE m.tenant_id = $1 AND m.id = $2 AND {ALIVE} {"FOR UPDATE OF m" if lock else ""}
         """,
         tenant,
@@ -75,45 +91,47 @@ async def read_revision(
     return _revision(row) if row else None
 
 
-async def find_external(
-    tenant: TenantId,
-    connection: Connection,
-    *,
-    user_id: str | None,
-    agent_id: str | None,
-    external_id: str,
-    lock: bool = False,
-) -> Revision | None:
-    """The memory of this name, hidden and expired ones too."""
-    row = await connection.fetchrow(
+async def find_named(
+    tenant: TenantId, connection: Connection, names: Sequence[Name], *, lock: bool = False
+) -> dict[Name, Revision]:
+    """The memories of these names, hidden and expired ones too; locked in the order of their ids."""
+    rows = await connection.fetch(
         f"""
-        SELECT {COLUMNS}, m.rev, m.occurred_given, m.dedup_key FROM {SOURCE}
-        WHERE m.tenant_id = $1 AND m.user_id IS NOT DISTINCT FROM $2 AND m.agent_id IS NOT DISTINCT FROM $3
-          AND m.external_id = $4 {"FOR UPDATE OF m" if lock else ""}
+        SELECT {_REVISION} FROM unnest($2::text[], $3::text[], $4::text[]) AS n(external_id, user_id, agent_id)
+        JOIN ({SOURCE}) ON m.tenant_id = $1 AND m.external_id = n.external_id
+            AND m.user_id IS NOT DISTINCT FROM n.user_id AND m.agent_id IS NOT DISTINCT FROM n.agent_id
+        ORDER BY m.id {"FOR UPDATE OF m" if lock else ""}
         """,
         tenant,
-        user_id,
-        agent_id,
-        external_id,
+        [name.external_id for name in names],
+        [name.user_id for name in names],
+        [name.agent_id for name in names],
     )
-    return _revision(row) if row else None
+    return {Name(row["external_id"], row["user_id"], row["agent_id"]): _revision(row) for row in rows}
 
 
-async def find_twin(tenant: TenantId, connection: Connection, dedup_key: bytes) -> Revision | None:
-    """The active memory that is the same, locked; an expired one too."""
-    row = await connection.fetchrow(
+async def find_twins(tenant: TenantId, connection: Connection, keys: Sequence[bytes]) -> dict[bytes, Revision]:
+    """The active memories that are the same, expired ones too, by their key; locked in its order."""
+    rows = await connection.fetch(
         f"""
-        SELECT {COLUMNS}, m.rev, m.occurred_given, m.dedup_key FROM {SOURCE}
-        WHERE m.tenant_id = $1 AND m.dedup_key = $2 AND m.state = 'active' FOR UPDATE OF m
+        SELECT {_REVISION} FROM {SOURCE}
+        WHERE m.tenant_id = $1 AND m.dedup_key = ANY($2::bytea[]) AND m.state = 'active'
+        ORDER BY m.dedup_key FOR UPDATE OF m
         """,
         tenant,
-        dedup_key,
+        keys,
     )
-    return _revision(row) if row else None
+    return {row["dedup_key"]: _revision(row) for row in rows}
 
 
 def _revision(row: Row) -> Revision:
-    return Revision(memory_of(row), row["rev"], row["occurred_given"], row["dedup_key"])
+    return Revision(
+        memory=memory_of(row),
+        rev=row["rev"],
+        occurred_given=row["occurred_given"],
+        dedup_key=row["dedup_key"],
+        expired=row["expired"],
+    )
 
 
 async def list_page(

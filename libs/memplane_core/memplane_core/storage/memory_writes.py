@@ -12,7 +12,7 @@ from memplane_core.domain.chunking import Chunk
 from memplane_core.domain.errors import DuplicateMemory
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import Principal, TenantId
-from memplane_core.storage.memories import Revision, find_twin
+from memplane_core.storage.memories import Revision, find_twins
 from memplane_core.storage.session import Connection, pack_vector
 
 
@@ -192,8 +192,8 @@ async def update(
         "dedup_key": change.dedup_key and change.dedup_key.hex(),
         "rev": rev,
     }
-    if change.dedup_key is not None and (twin := await find_twin(tenant, connection, change.dedup_key)):
-        await _give_way(tenant, connection, twin, to=memory_id)
+    if change.dedup_key is not None and change.dedup_key != before.dedup_key:
+        await _take_place(tenant, connection, change.dedup_key)
     try:
         await connection.fetchrow(
             _UPDATE,
@@ -215,25 +215,20 @@ async def update(
             await replace_chunks(tenant, connection, memory_id, rev=rev, generation=generation, chunks=change.chunks)
 
 
-async def _give_way(tenant: TenantId, connection: Connection, twin: Revision, *, to: UUID) -> None:
+async def _take_place(tenant: TenantId, connection: Connection, dedup_key: bytes) -> None:
     """An expired twin holds no place; a living one keeps it."""
-    if twin.memory.id == to:
+    twins = await find_twins(tenant, connection, [dedup_key])
+    twin = twins.get(dedup_key)
+    if twin is None:
         return
-    if not await release_expired(tenant, connection, twin.memory.id):
+    if not twin.expired:
         raise DuplicateMemory(f"memory {twin.memory.id} is the same already", id=twin.memory.id)
+    await release_place(tenant, connection, twin.memory.id)
 
 
-async def release_expired(tenant: TenantId, connection: Connection, memory_id: UUID) -> bool:
-    """Let go of what a memory stands for, if it has expired. False where it is alive."""
-    released = await connection.fetchval(
-        """
-        UPDATE memory SET dedup_key = NULL
-        WHERE tenant_id = $1 AND id = $2 AND expires_at <= clock_timestamp() RETURNING true
-        """,
-        tenant,
-        memory_id,
-    )
-    return released is not None
+async def release_place(tenant: TenantId, connection: Connection, memory_id: UUID) -> None:
+    """Let an expired memory no longer stand for what it was, so that another may."""
+    await connection.execute("UPDATE memory SET dedup_key = NULL WHERE tenant_id = $1 AND id = $2", tenant, memory_id)
 
 
 async def _replace_scenes(tenant: TenantId, connection: Connection, memory_id: UUID, *, scene: list[str]) -> None:

@@ -105,7 +105,7 @@ class Database:
     def __init__(self, pool: asyncpg.Pool, settings: PostgresSettings) -> None:
         self._pool = pool
         self._timeout_ms = int(settings.statement_timeout_s * 1000)
-        self._acquire_s = settings.connect_timeout_s
+        self._acquire_s = settings.acquire_timeout_s
 
     @classmethod
     @asynccontextmanager

@@ -3,7 +3,6 @@
 from typing import Any, cast
 
 from litestar import Request
-from litestar.handlers import HTTPRouteHandler
 
 from memplane_core.domain.errors import Forbidden, Unauthorized
 from memplane_core.domain.tenancy import Principal, Scope
@@ -15,7 +14,7 @@ class ServiceRequest(Request[None, None, Any]):
 
     async def json(self) -> Any:
         """The body as the type that the handler's `data` asks for."""
-        field = cast("HTTPRouteHandler", self.route_handler).parsed_data_field
+        field = self.route_handler.parsed_data_field
         return decode_json(await self.body(), cast("type[Any]", field.annotation if field else Any))
 
     @property

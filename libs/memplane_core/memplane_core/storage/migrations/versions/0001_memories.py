@@ -98,7 +98,7 @@ _TABLES = (
     """,
     "CREATE UNIQUE INDEX memory_twin ON memory (tenant_id, dedup_key) WHERE state = 'active' AND dedup_key IS NOT NULL",
     """
-    CREATE UNIQUE INDEX memory_external ON memory (tenant_id, user_id, agent_id, external_id) NULLS NOT DISTINCT
+    CREATE UNIQUE INDEX memory_external ON memory (tenant_id, external_id, user_id, agent_id) NULLS NOT DISTINCT
     WHERE external_id IS NOT NULL
     """,
     "CREATE INDEX memory_user ON memory (tenant_id, user_id, id)",
