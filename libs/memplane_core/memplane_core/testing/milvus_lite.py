@@ -1,20 +1,16 @@
-"""Milvus Lite served over loopback TCP, as the laptop runs it: one worker and a small memtable."""
+"""The Milvus Lite that `memplane up` runs, for tests."""
 
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
-from memplane_core.embedded.ports import free_port, port_is_free
-from memplane_core.embedded.probes import tcp_open
-from memplane_core.embedded.processes import Child, Launch
-
-MEMTABLE_BYTES: Final = 2 * 1024 * 1024
-"""Lite searches rows that it has not flushed by brute force, so it must flush early."""
+from memplane_core.embedded.milvus import MilvusLiteInstance
+from memplane_core.embedded.ports import free_port
+from memplane_core.embedded.processes import Child
 
 
 class MilvusLite:
@@ -29,24 +25,13 @@ class MilvusLite:
         self._temporary = None if data_dir else Path(tempfile.mkdtemp(prefix="memplane-milvus-lite-"))
         folder = data_dir or self._temporary or Path()
         self.port = port or free_port()
-        self._child = Child(
-            Launch(
-                argv=[
-                    *(sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(folder / "data")),
-                    *("--host", "127.0.0.1", "--port", str(self.port), "--max-workers", "1"),
-                ],
-                env={**os.environ, "MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES": str(MEMTABLE_BYTES)},
-                log=folder / "log",
-                death_signal=signal.SIGKILL,
-                stop_signal=signal.SIGINT,  # the only one at which it closes its files
-                grace_s=8.0,
-            )
-        )
+        self._instance = MilvusLiteInstance(data_dir=folder / "data", port=self.port, log=folder / "log")
+        self._child = Child(self._instance.launch())
 
     @property
     def uri(self) -> str:
         """What `MilvusSettings.uri` takes."""
-        return f"http://127.0.0.1:{self.port}"
+        return self._instance.uri
 
     def start(self, *, timeout_s: float = 30.0) -> None:
         """Start it, again if it was stopped or killed; returns when it answers, after about 1 s. Nothing is loaded.
@@ -54,10 +39,9 @@ class MilvusLite:
         Raises:
             RuntimeError: The port is taken, or the server ended or was too slow, with the end of its log.
         """
-        if not port_is_free(self.port):  # gRPC would share it with another server, and each would get half the calls
-            raise RuntimeError(f"port {self.port} is taken")
+        self._instance.prepare()
         self._child.start()
-        self._child.wait_ready(lambda: tcp_open(self.port), timeout_s=timeout_s)
+        self._child.wait_ready(self._instance.is_ready, timeout_s=timeout_s)
 
     def stop(self) -> None:
         """End it the way Ctrl-C does."""
