@@ -71,7 +71,7 @@ class BoundedScheduler(schedulers.RedBeatScheduler):
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         """Send an entry's task, unless its queue is long already."""
-        queue: str = entry.options["queue"]
+        queue: str = entry.options.get("queue", self.app.conf.task_default_queue)
         client: Any = cast("Any", schedulers).get_redis(cast("Any", self).app)
         if client.llen(queue) >= _LONGEST_QUEUE:
             log.warning("queue_is_long", queue=queue, task=entry.task)

@@ -50,7 +50,8 @@ def create_app(settings: RedisSettings) -> Celery:
         broker_connection_retry=True,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        beat_scheduler="memplane_maintenance.beat:BoundedScheduler",
+        # There are no results, so there is nothing to clean up after.
+        result_expires=None,
         beat_max_loop_interval=_BEAT_LOOP_S,
         beat_schedule={
             "sweep": _entry(TASK_SWEEP, SWEEP_EVERY_S),

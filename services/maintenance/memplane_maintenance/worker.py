@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import redis
 from celery import signals
-from celery.exceptions import CPendingDeprecationWarning
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from redis.asyncio import Redis
 
 from memplane_core.clients.jobs import DrainSender, close_app, redis_client
@@ -30,6 +30,10 @@ _READY_S: Final = 2.0
 
 def run_worker(settings: MaintenanceSettings) -> int:
     """Work until TERM, which lets the batches under way finish; returns the exit code."""
+    # Of what Celery 6 will do with tasks when the broker is lost, and of running pickled tasks as root: ours are JSON.
+    for known in (CPendingDeprecationWarning, SecurityWarning):
+        warnings.simplefilter("ignore", known)
+    _configure_logs(settings)
     refuse_evicting_broker(redis_client(settings.redis))
     runtime = Runtime(settings)
     try:
@@ -40,7 +44,7 @@ def run_worker(settings: MaintenanceSettings) -> int:
     sender = DrainSender(app, redis_client(settings.redis))
     tasks.register(app, runtime, sender)
     consuming = Flag()
-    _on(signals.setup_logging, lambda: _configure_logs(settings))
+    _on(signals.setup_logging, _leave_logs_alone)
     _on(signals.worker_ready, consuming.set)
     _on(signals.worker_shutting_down, runtime.wind_down)
     probe = Probe(
@@ -66,12 +70,15 @@ def run_worker(settings: MaintenanceSettings) -> int:
     return int(worker.exitcode or 0)
 
 
+def _leave_logs_alone() -> None:
+    """Celery sets up no logs of its own where somebody listens to this signal."""
+
+
 def _configure_logs(settings: MaintenanceSettings) -> None:
     configure_logs(settings.log, service="maintenance")
     # A line for each of several tasks a second says nothing; theirs say what they did.
     for chatty in ("celery.app.trace", "celery.worker.strategy"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    warnings.simplefilter("ignore", CPendingDeprecationWarning)
 
 
 class Flag:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from memplane_core.domain.embedding import EmbedItem, Lane
-from memplane_core.domain.index import IndexFilter, IndexKey
+from memplane_core.domain.index import Generation, IndexFilter, IndexKey, IndexRow
 from memplane_core.domain.ports import EmbeddedText
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.settings import MilvusSettings
 from memplane_core.storage.session import Database
 from memplane_core.testing.embedder import HashEmbedder
 from memplane_core.testing.faults import (
@@ -23,6 +24,8 @@ from memplane_core.testing.faults import (
 )
 from memplane_core.testing.index import MemoryIndex
 from memplane_core.testing.memories import MemoryDesk
+from memplane_core.testing.milvus_lite import MilvusLite
+from memplane_core.vectors import MilvusIndex
 from memplane_maintenance.drain import Drainer, DrainLimits
 
 pytestmark = pytest.mark.anyio
@@ -122,6 +125,35 @@ class TestStalls:
         assert report.removed == 2  # it saw that it came too late
         await settle(desk, other)
         assert await stored(desk, index) == current
+
+    async def test_in_a_call_to_milvus_lite_the_same(
+        self, desk: MemoryDesk, database: Database, embedder: HashEmbedder
+    ) -> None:
+        gate = Gate()
+        gate.close()
+
+        class GatedMilvus(MilvusIndex):
+            async def upsert(self, tenant: TenantId, generation: Generation, rows: Sequence[IndexRow]) -> None:
+                await gate.pass_through()
+                await super().upsert(tenant, generation, rows)
+
+        with MilvusLite() as server:
+            index = GatedMilvus(MilvusSettings(uri=server.uri))
+            drainer = Drainer(database, index, embedder, limits=LIMITS)
+            edited, gone, untouched = await desk.write("word " * 60, "gone", "untouched")
+            old = await desk.current_keys()
+            sleeper = asyncio.create_task(drainer.drain(desk.tenant))
+            await gate.reached()
+            await desk.edit(edited, content="edited")
+            await desk.remove(gone)
+            await settle(desk, drainer)
+            gate.open()
+            assert (await sleeper).overtaken == 3
+            await settle(desk, drainer)
+            generation, current = await desk.generation(), {IndexKey(edited, 2, 0), IndexKey(untouched, 1, 0)}
+            assert await index.keys_present(desk.tenant, generation, sorted(old | current)) == current
+            assert await index.count(desk.tenant, generation) == 2
+            await index.close()
 
     async def test_between_reading_and_sending_nothing_is_sent_once_another_has_the_lease(
         self, desk: MemoryDesk, database: Database, embedder: HashEmbedder

@@ -13,7 +13,7 @@ import pytest
 from redis.asyncio import Redis
 
 from memplane_core.clients.jobs import CeleryKicker
-from memplane_core.contracts.jobs import ACCESS_STREAM
+from memplane_core.contracts.jobs import ACCESS_STREAM, QUEUE_MAINTENANCE
 from memplane_core.settings import MilvusSettings, PostgresSettings, RedisSettings
 from memplane_core.testing.memories import MemoryDesk
 from memplane_core.testing.milvus_lite import MilvusLite
@@ -46,8 +46,8 @@ def environment(broker: ValkeyServer, milvus: MilvusLite, postgres_settings: Pos
         "MEMPLANE_REDIS__BROKER_URL": broker.url,
         "MEMPLANE_REDIS__CACHE_URL": broker.url_of(1),
         "MEMPLANE_MILVUS__URI": milvus.uri,
-        "MEMPLANE_MILVUS__TIMEOUT_S": "2",
-        "MEMPLANE_WORKER__LEASE_S": "6",
+        "MEMPLANE_MILVUS__TIMEOUT_S": "4",
+        "MEMPLANE_WORKER__LEASE_S": "10",
         "MEMPLANE_TRUST__INTERNAL_SECRET": "internal secret of the tests, long enough",
     }
 
@@ -196,6 +196,38 @@ class TestWorker:
         await cache.aclose()
 
 
+class TestBeat:
+    async def test_without_workers_it_stops_adding_tasks(self, beat: ServiceProcess, broker: ValkeyServer) -> None:
+        client: Redis = Redis.from_url(broker.url, protocol=3)
+        async with client.pipeline() as pipe:
+            for _ in range(150):
+                pipe.lpush(QUEUE_MAINTENANCE, "{}")
+            await pipe.execute()
+
+        await until(lambda: _count(beat, "queue_is_long", at_least=3), timeout_s=30)
+        length = await client.llen(QUEUE_MAINTENANCE)
+        assert length - 150 <= 4  # what it sent before the queue was long
+        await until(lambda: _count(beat, "queue_is_long", at_least=6), timeout_s=30)
+        assert await client.llen(QUEUE_MAINTENANCE) == length
+        await client.aclose()
+
+    async def test_another_takes_over_when_the_one_in_charge_is_killed(
+        self, beat: ServiceProcess, environment: Environment, broker: ValkeyServer
+    ) -> None:
+        client: Redis = Redis.from_url(broker.url, protocol=3)
+
+        async def sent() -> bool:
+            return await client.llen(QUEUE_MAINTENANCE) > 0
+
+        await until(sent, timeout_s=20)
+        with ServiceProcess("memplane_maintenance", "beat", env=environment) as standby:
+            assert standby.running
+            await asyncio.to_thread(beat.kill)
+            await client.delete(QUEUE_MAINTENANCE)
+            await until(sent, timeout_s=40)
+        await client.aclose()
+
+
 class TestHealth:
     async def test_says_how_it_is_and_what_it_measures(self, desk: MemoryDesk, worker: ServiceProcess) -> None:
         async with httpx2.AsyncClient(base_url=worker.url) as http:
@@ -239,6 +271,10 @@ class TestConfiguration:
         done = _run("sing", {})
         assert done.returncode == 2
         assert "worker|beat" in done.stderr
+
+
+async def _count(process: ServiceProcess, words: str, *, at_least: int) -> bool:
+    return process.log().count(words) >= at_least
 
 
 async def _none_waiting(desk: MemoryDesk) -> bool:
