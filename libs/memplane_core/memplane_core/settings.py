@@ -39,7 +39,8 @@ class LogSettings(Section):
 class PostgresSettings(Section):
     """The runtime role's connection. `owner_url` is used by migrations alone.
 
-    `acquire_timeout_s` bounds the wait for a free connection; `prepared_statements` is switched off behind a transaction-mode pooler that does not track them.
+    `acquire_timeout_s` bounds the wait for a free connection. `prepared_statements` is switched off behind a
+    transaction-mode pooler that does not track them.
     """
 
     url: SecretStr

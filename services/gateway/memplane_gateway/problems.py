@@ -107,6 +107,12 @@ PROBLEMS: Final[tuple[Explained, ...]] = (
         "Try again after Retry-After seconds.",
     ),
     Explained(
+        "index_mismatch",
+        503,
+        "The tenant's collection was made for vectors of another length than its model gives.",
+        "Tell whoever runs this installation: searches are answered without the index meanwhile.",
+    ),
+    Explained(
         "upstream_timeout",
         504,
         "The answer took longer than a request may. A write may still be carried out.",

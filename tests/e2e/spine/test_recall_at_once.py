@@ -1,11 +1,8 @@
 """What one process has acknowledged, another finds in its next answer: on Milvus Lite and on a real server."""
 
-from collections.abc import Generator
-
 import pytest
 from tests.e2e.spine.conftest import all_indexed, recalled, sentence, until
 
-from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.milvus_server import MilvusServer
 from memplane_core.testing.stack import Stack
 
@@ -13,15 +10,8 @@ EXISTING = 5_000
 PAIRS = 200
 
 
-@pytest.fixture(scope="module", params=["lite", "server"])
-def stack(request: pytest.FixtureRequest) -> Generator[Stack]:
-    milvus = MilvusLite() if request.param == "lite" else MilvusServer()
-    with Stack(milvus, doors=2) as started:
-        yield started
-
-
-@pytest.mark.timeout(420)
-def test_two_hundred_memories_are_recalled_by_the_next_request_of_another_process(stack: Stack) -> None:
+def _recalls_at_once(stack: Stack) -> None:
+    """Writes through one retrieval process and searches through another, in a tenant of five thousand memories."""
     tenant = stack.make_tenant("five thousand")
     with stack.client(tenant, door=0) as writer, stack.client(tenant, door=1) as reader:
         for start in range(0, EXISTING, 1000):
@@ -40,3 +30,14 @@ def test_two_hundred_memories_are_recalled_by_the_next_request_of_another_proces
         assert answer["degraded"] == []
         assert answer["results"][0]["content"] == sentence(17)
         assert answer["results"][0]["explain"]["origin"] == "index"
+
+
+@pytest.mark.timeout(420)
+def test_two_hundred_memories_are_recalled_by_the_next_request_of_another_process_on_lite(stack: Stack) -> None:
+    _recalls_at_once(stack)
+
+
+@pytest.mark.timeout(420)
+def test_two_hundred_memories_are_recalled_by_the_next_request_of_another_process_on_a_server() -> None:
+    with Stack(MilvusServer(), doors=2) as stack:
+        _recalls_at_once(stack)

@@ -173,8 +173,8 @@ class TestTopK:
 
 class TestLongMemories:
     async def test_the_last_sentence_of_32_kib_is_found_and_counted_once(self, client: httpx2.AsyncClient) -> None:
-        filler = "lorem ipsum dolor sit amet " * 1210
-        content = (filler + "the password of the vault is swordfish")[-32_768:]
+        ending = "the password of the vault is swordfish " * 50
+        content = ("lorem ipsum dolor sit amet " * 1210 + ending)[-32_768:]
         await _write(client, content=content)
         for n in range(5):
             await _write(client, content=f"unrelated {n}")

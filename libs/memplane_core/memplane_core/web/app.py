@@ -109,7 +109,7 @@ def build_app(
         lifespan=list(lifespan),
         middleware=list(middleware),
         dependencies=dict(dependencies or {}),
-        exception_handlers=EXCEPTION_HANDLERS,
+        exception_handlers={**EXCEPTION_HANDLERS},
         request_class=ServiceRequest,
         request_max_body_size=MAX_BODY_BYTES,
         openapi_config=openapi,

@@ -1,13 +1,12 @@
 """Every error as RFC 9457 `application/problem+json`, rendered here and nowhere else."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, cast
 
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
-from litestar.types import ExceptionHandlersMap
 
 from memplane_core.domain.errors import (
     Fault,
@@ -134,7 +133,7 @@ def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[b
     )
 
 
-EXCEPTION_HANDLERS: ExceptionHandlersMap = {  # pyright: ignore[reportUnknownVariableType]
+EXCEPTION_HANDLERS: Final[Mapping[type[Exception], Callable[..., Response[bytes]]]] = {
     MemplaneError: _own,
     HTTPException: _http,
     Exception: _unexpected,
