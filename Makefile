@@ -12,7 +12,7 @@ MODELS := build/models/.built
 MILVUS_SERVER := .venvs/.milvus-server
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint bench clean lock
+.PHONY: help setup run demo test lint clean lock
 
 help: ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 8

@@ -77,8 +77,7 @@ async def platform(options: Options, *, reporter: Reporter) -> AsyncGenerator[Ru
     """
     home = Home(options.home)
     try:
-        if options.ready_file is not None:
-            options.ready_file.unlink(missing_ok=True)
+        _clear_ready_file(options.ready_file)
         port = _gateway_port(options.port)
         home.rotate_logs()
         secrets = home.secrets()
@@ -178,6 +177,17 @@ class _Plan:
     def _as(self, user: str, password: str) -> str:
         url = bootstrap.with_database(self._admin_url, self._database)
         return bootstrap.with_login(url, user=user, password=password)
+
+
+def _clear_ready_file(file: Path | None) -> None:
+    """What is there is of an earlier start. Raises StartError where none can be written."""
+    if file is None:
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        raise StartError(f"the ready file {file} cannot be written: {error.strerror}.") from None
 
 
 def _gateway_port(wanted: int) -> int:

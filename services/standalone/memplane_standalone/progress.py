@@ -1,9 +1,11 @@
 """What `memplane up` tells the person who started it."""
 
+import contextlib
 import time
 from typing import Protocol
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
 
@@ -45,20 +47,25 @@ class ConsoleReporter:
     def ready(self, part: str, *, seconds: float) -> None:
         """Print its line."""
         self._drop(part)
-        self._console.print(f"[green]ready[/green]  {part:<10} {seconds:6.1f} s", highlight=False)
+        self._print(f"[green]ready[/green]  {part:<10} {seconds:6.1f} s")
 
     def trouble(self, part: str, *, what: str) -> None:
         """Print what is wrong with it."""
         self._drop(part)
-        self._console.print(f"[yellow]down[/yellow]   {part:<10} {what}", highlight=False, soft_wrap=True)
+        self._print(f"[yellow]down[/yellow]   {part:<10} {escape(what)}")
 
     def note(self, text: str) -> None:
         """Print it as it is."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._print(escape(text))
 
     def elapsed(self) -> float:
         """Seconds since this reporter was made."""
         return time.monotonic() - self._began
+
+    def _print(self, text: str) -> None:
+        # Whoever listened may be gone, terminal and all: that is no reason to stop what is running, or not to stop it.
+        with contextlib.suppress(OSError):
+            self._console.print(text, highlight=False, soft_wrap=True)
 
     def _drop(self, part: str) -> None:
         if part in self._waiting:

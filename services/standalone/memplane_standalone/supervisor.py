@@ -20,6 +20,9 @@ _STEADY_S = 30.0
 
 _POLL_S = 0.1
 
+_UNREADY_GRACE_S = 2.0
+"""A part that is told to end before it is ready has nothing to finish, and may not listen yet."""
+
 
 class StartError(Exception):
     """The platform cannot be started; says which part, and why."""
@@ -115,6 +118,7 @@ class _Keeper:
         self._process: asyncio.subprocess.Process | None = None
         self._launch: Launch | None = None
         self._failures = 0
+        self._serving = False
 
     async def run(self) -> None:
         """Start the part and start it again whenever it ends. Raises StartError if it never gets ready."""
@@ -125,6 +129,8 @@ class _Keeper:
                 what = await self._run_to_its_end(began)
             except (OSError, RuntimeError) as error:
                 what = f"cannot be started: {error}"
+                if not self._ready.is_set():
+                    raise StartError(f"{self.part.name} {what}") from error
             self._failures = 1 if time.monotonic() - began > _STEADY_S else self._failures + 1
             if not self._ready.is_set() and self._failures >= _FIRST_TRIES:
                 raise StartError(f"{self.part.name} {what}. The end of its log:\n{self._log_tail()}")
@@ -136,7 +142,9 @@ class _Keeper:
         if await self._until_ready(process):
             self._reporter.ready(self.part.name, seconds=time.monotonic() - began)
             self._ready.set()
+            self._serving = True
             await process.wait()
+            self._serving = False
             what = f"ended ({_reason(process)})"
         else:
             what = self._why_not_ready(process)
@@ -150,12 +158,13 @@ class _Keeper:
         if process is None or launch is None:
             return
         if process.returncode is None:
+            grace_s = launch.grace_s if self._serving else min(_UNREADY_GRACE_S, launch.grace_s)
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(launch.stop_signal)
             try:
-                await asyncio.wait_for(process.wait(), launch.grace_s)
+                await asyncio.wait_for(process.wait(), grace_s)
             except TimeoutError:
-                self._reporter.trouble(self.part.name, what=f"did not end in {launch.grace_s:g} s, killing it")
+                self._reporter.trouble(self.part.name, what=f"did not end in {grace_s:g} s, killing it")
         kill_group(process.pid)
         await process.wait()
 

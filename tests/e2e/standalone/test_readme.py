@@ -24,7 +24,7 @@ def test_the_readmes_curl_lines_write_a_memory_and_recall_it_with_the_next_reque
     (block,) = [block for block in re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL) if "curl" in block]
     # The platform's home is called .memplane, as the one that `make run` makes in the folder it is run in.
     lines = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block.replace("\ncurl ", "\necho; curl ")],
+        ["bash", "-euo", "pipefail", "-c", block],
         check=True,
         capture_output=True,
         text=True,

@@ -6,10 +6,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+
+from memplane_core.embedded.processes import Child, Launch
+from memplane_core.embedded.users import closed_to, postgres_user
 
 PARENT = """
 import os, pathlib, sys, time
@@ -53,3 +57,25 @@ def test_a_child_dies_with_a_parent_that_is_killed_with_9(tmp_path: Path, mode: 
             assert psutil.Process(child).uids().real != 0
         parent.send_signal(signal.SIGKILL)
     eventually(lambda: gone(child))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes its user")
+def test_another_user_may_run_programs_in_a_folder_closed_to_it_only_with_keep_dac(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    user = postgres_user()
+    assert user is not None
+    assert closed_to(user, [program])
+    # `test -x` asks by access(2), which for ordinary users does not count capabilities.
+    launch = Launch(
+        argv=["/bin/sh", "-c", f"test -x {program} && {program}"],
+        env={},
+        log=tmp_path / "log",
+        user=user,
+        keep_dac=True,
+    )
+    Child(launch).run(timeout_s=20)
+    with pytest.raises(RuntimeError, match="failed with code 1"):
+        Child(replace(launch, keep_dac=False)).run(timeout_s=20)

@@ -12,9 +12,10 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_KEEPCAPS = 8
+_PR_SET_SECUREBITS = 28
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_RAISE = 2
+_SECBIT_NO_SETUID_FIXUP = 4
 _CAP_DAC_OVERRIDE = 1
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -36,7 +37,8 @@ def main(arguments: list[str]) -> None:
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
     if uid >= 0:
         if libc and keep_dac:
-            _check(libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0))
+            # Without it access(2) would not count the capability, and Postgres asks by that for its own programs.
+            _check(libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0))
         os.setgroups([])
         os.setgid(gid)
         os.setuid(uid)
