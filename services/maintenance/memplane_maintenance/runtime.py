@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from typing import Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -11,8 +11,11 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 
 from memplane_core.clients.embedding import HttpEmbedder
+from memplane_core.clients.jobs import kick_key
+from memplane_core.domain.tenancy import TenantId
 from memplane_core.security.internal import InternalTokens
 from memplane_core.storage.session import Database
 from memplane_core.vectors import MilvusIndex
@@ -54,9 +57,14 @@ class Parts:
                 rpc_timeout_s=index.rpc_timeout_s,
             ),
             stopping=stopping,
+            clear_kick=self._clear_kick,
         )
         self.sweep = Sweep(database, broker)
         self.access = AccessFold(database, cache)
+
+    async def _clear_kick(self, tenant: TenantId) -> None:
+        with suppress(RedisError):  # it ends by itself within seconds
+            await self.broker.delete(kick_key(tenant))
 
     @classmethod
     @asynccontextmanager

@@ -339,6 +339,29 @@ class TestSlices:
         await desk.write("one")
         assert (await drainer.drain(desk.tenant)).more
 
+    async def test_a_kick_is_forgotten_where_the_outbox_is_looked_at_afterwards_and_only_there(
+        self, desk: MemoryDesk, database: Database, embedder: HashEmbedder
+    ) -> None:
+        steps: list[str] = []
+
+        async def clear_kick(tenant: TenantId) -> None:
+            async with database.tenant(tenant) as connection:
+                held = await connection.fetchval("SELECT expires_at > clock_timestamp() FROM lease")
+            steps.append("cleared, held" if held else "cleared, free")
+            if not held:  # a write whose kick was the last to be swallowed
+                await desk.write("late")
+
+        class Watched(RecordingIndex):
+            async def upsert(self, tenant: TenantId, generation: Generation, rows: Sequence[IndexRow]) -> None:
+                await super().upsert(tenant, generation, rows)
+                steps.append("sent")
+                assert not (await drainer.drain(tenant)).taken
+
+        drainer = Drainer(database, Watched(), embedder, limits=LIMITS, clear_kick=clear_kick)
+        await desk.write("one")
+        assert (await drainer.drain(desk.tenant)).more
+        assert steps == ["cleared, held", "sent", "cleared, free"]
+
     async def test_a_lease_shorter_than_a_call_is_refused(
         self, database: Database, index: RecordingIndex, embedder: HashEmbedder
     ) -> None:

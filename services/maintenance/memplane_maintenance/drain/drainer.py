@@ -3,7 +3,7 @@
 import contextlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from memplane_core.domain.errors import Unavailable
 from memplane_core.domain.ports import Embedder, VectorIndex
@@ -22,6 +22,11 @@ from memplane_maintenance.errors import origin
 log = get_logger(__name__)
 
 
+async def _nothing_to_clear(tenant: TenantId) -> None:
+    """Where nobody kicks."""
+    del tenant
+
+
 class Drainer:
     """Tells the index what tenants' outboxes hold.
 
@@ -34,6 +39,9 @@ class Drainer:
         embedder: For texts without vectors.
         limits: How long and how much.
         stopping: Whether the process is to end: the batch under way is finished, and no other begun.
+        clear_kick: Forgets that a drain of the tenant was asked for, so that the next kick asks again. Called where the
+            outbox is surely looked at afterwards, and not by a drain that finds the tenant taken: while one is at work,
+            kicks make no further messages.
     """
 
     def __init__(
@@ -44,6 +52,7 @@ class Drainer:
         *,
         limits: DrainLimits,
         stopping: Callable[[], bool] = lambda: False,
+        clear_kick: Callable[[TenantId], Awaitable[None]] = _nothing_to_clear,
     ) -> None:
         if limits.lease_s <= limits.rpc_timeout_s:
             raise ValueError(
@@ -55,6 +64,7 @@ class Drainer:
         self._embedder = embedder
         self._limits = limits
         self._stopping = stopping
+        self._clear_kick = clear_kick
 
     async def drain(self, tenant: TenantId) -> DrainReport:
         """Work on a tenant's outbox for a slice. Reports `more` where something is still due.
@@ -70,6 +80,7 @@ class Drainer:
             return DrainReport(taken=False)
         report = DrainReport()
         try:
+            await self._clear_kick(tenant)
             pause_s = await self._slice(tenant, lease, report)
         except BaseException:
             # Cancelled, or Postgres is away: nothing is broken, so whoever comes next need not wait.
@@ -78,8 +89,9 @@ class Drainer:
         finally:
             self._measure(report, time.monotonic() - began)
         await self._give_back(tenant, lease, pause_s=pause_s)
-        # Looked at after the lease was given back: a drain asked for until then found it taken and went away.
         if pause_s == 0:
+            # In this order: a drain asked for until now found the lease taken, and one asked for from now on does not.
+            await self._clear_kick(tenant)
             async with self._database.tenant(tenant) as connection:
                 report.more = await backlog.has_due_work(tenant, connection)
             # With the embedder away the rest would be found due again at once; the sweep comes back to it.
