@@ -44,7 +44,7 @@ class Pool:
         return {memory_id: hit.rev for memory_id, hit in self._hits.items()}
 
     def candidates(self, checked: dict[UUID, Checked]) -> list[Candidate]:
-        """Those that passed the check, ready to be ranked."""
+        """Those that passed the check and were found at their newest revision, ready to be ranked."""
         return [
             Candidate(
                 memory_id=memory_id,
@@ -55,4 +55,5 @@ class Pool:
                 last_accessed_at=found.last_accessed_at,
             )
             for memory_id, found in checked.items()
+            if found.rev == self._hits[memory_id].rev
         ]

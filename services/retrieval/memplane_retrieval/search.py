@@ -2,23 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
 from memplane_core.contracts.memories import EntityFilter, FoundMemory, ScoreParts, SearchRequest, SearchResponse
+from memplane_core.domain.embedding import ModelProfile
 from memplane_core.domain.errors import IndexUnavailable, NotFound, Unavailable, invalid
 from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexHit
 from memplane_core.domain.memory import Memory, to_utc
 from memplane_core.domain.ports import Embedder, VectorIndex
-from memplane_core.domain.ranking import Candidate, Ranked, Weights, rank
+from memplane_core.domain.ranking import Ranked, Weights, rank
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage import candidates, memories
 from memplane_core.storage.candidates import FreshHits
-from memplane_core.storage.session import Database
+from memplane_core.storage.generations import active_generation
+from memplane_core.storage.session import Connection, Database
 from memplane_retrieval.generations import Generations
 from memplane_retrieval.pool import Pool
 from memplane_retrieval.settings import SearchSettings
@@ -39,19 +40,18 @@ class _GenerationMovedError(Exception):
 
 
 class _Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A search with everything that it needs in hand."""
+    """A search with everything that it needs in hand; `limit` is how many chunks the index is asked for at first."""
 
     tenant: TenantId
     generation: Generation
+    model: ModelProfile
     vector: FloatArray
     where: EntityFilter
     top_k: int
     limit: int
-
-
-class _Found(msgspec.Struct, frozen=True):
-    pool: list[Candidate]
-    degraded: list[str]
+    now: datetime
+    weights: Weights
+    explain: bool
 
 
 class Searcher:
@@ -88,22 +88,22 @@ class Searcher:
             raise invalid("/weights", "at least one weight must be above 0")
         for _ in range(_ATTEMPTS):
             generation = await self._generations.active(principal.tenant)
-            query = await self._query(principal.tenant, request, generation=generation)
+            query = await self._query(principal.tenant, request, generation=generation, now=now, weights=weights)
             try:
-                found = await self._find(query)
+                answer = await self._answer(query)
             except _GenerationMovedError:
                 self._generations.forget(principal.tenant)
                 continue
-            model = await self._embedder.profile(generation.model)
-            ranked = rank(found.pool, now=now, weights=weights, model=model)
-            results = await self._results(principal.tenant, ranked[: request.top_k], explain=request.explain)
             if request.touch:
                 floor = self._settings.touch_floor
-                self._touches.add(principal.tenant, [r.id for r in results if r.relevance >= floor], at=time.time())
-            return SearchResponse(results=results, degraded=found.degraded)
+                touched = [result.id for result in answer.results if result.relevance >= floor]
+                self._touches.add(principal.tenant, touched, at=time.time())
+            return answer
         raise Unavailable("the index is being replaced; try again", retry_after=1)
 
-    async def _query(self, tenant: TenantId, request: SearchRequest, *, generation: Generation) -> _Query:
+    async def _query(
+        self, tenant: TenantId, request: SearchRequest, *, generation: Generation, now: datetime, weights: Weights
+    ) -> _Query:
         vector = await self._embedder.embed_query(
             tenant, request.query, model=generation.model, timeout_s=self._settings.embed_timeout_s
         )
@@ -111,32 +111,39 @@ class Searcher:
         return _Query(
             tenant=tenant,
             generation=generation,
+            model=await self._embedder.profile(generation.model),
             vector=vector,
             where=request.filters,
             top_k=request.top_k,
             limit=min(max(limit, request.top_k), MAX_CANDIDATES),
+            now=now,
+            weights=weights,
+            explain=request.explain,
         )
 
-    async def _find(self, query: _Query) -> _Found:
+    async def _answer(self, query: _Query) -> SearchResponse:
         """Candidates from the index where there is one, else from Postgres alone."""
         if query.generation.state == "absent":
-            return await self._scan(query, degraded=[])
+            return await self._without_index(query, degraded=[])
         try:
             fresh, hits = await self._fresh_and_indexed(query)
         except IndexUnavailable as error:
             _log.warning("searched without the index", reason=str(error))
-            return await self._scan(query, degraded=["index"])
+            return await self._without_index(query, degraded=["index"])
         degraded = ["fresh"] if fresh.overflow else []
         limit = query.limit
         while True:
             pool = Pool()
             pool.add_indexed(hits)
             pool.add_stored(fresh.hits, origin="fresh")
-            found = await self._checked(query, pool)
-            if len(found) >= query.top_k or len(hits) < limit:
-                return _Found(found, degraded)
+            results = await self._ranked(query, pool, at_least=query.top_k)
+            if results is not None:
+                return SearchResponse(results=results, degraded=degraded)
+            # A graph index can give fewer than match a narrow filter: only Postgres knows that there are no more.
+            if len(hits) < limit and (whole := await self._scanned(query)) is not None:
+                return SearchResponse(results=await self._ranked(query, whole) or [], degraded=degraded)
             if limit == MAX_CANDIDATES:
-                return _Found(found, [*degraded, "top_k"])
+                return SearchResponse(results=await self._ranked(query, pool) or [], degraded=[*degraded, "top_k"])
             limit = min(limit * _GROWTH, MAX_CANDIDATES)
             hits = await self._indexed(query, limit=limit)
 
@@ -145,19 +152,22 @@ class Searcher:
         async with self._database.tenant(query.tenant) as connection:
             indexed = asyncio.create_task(self._indexed(query, limit=query.limit))
             try:
-                fresh = await candidates.fresh_hits(
-                    query.tenant,
-                    connection,
-                    generation=query.generation.number,
-                    vector=query.vector,
-                    where=query.where,
-                )
-                _same_generation(fresh, query.generation)
+                fresh = await self._fresh(query, connection)
             except BaseException:
                 indexed.cancel()
                 await asyncio.gather(indexed, return_exceptions=True)
                 raise
         return fresh, await indexed
+
+    async def _fresh(self, query: _Query, connection: Connection) -> FreshHits:
+        fresh = await candidates.fresh_hits(
+            query.tenant, connection, generation=query.generation.number, vector=query.vector, where=query.where
+        )
+        if fresh.generation is None:
+            raise NotFound("this tenant does not exist any more")
+        if fresh.generation != query.generation.number:
+            raise _GenerationMovedError
+        return fresh
 
     async def _indexed(self, query: _Query, *, limit: int) -> list[IndexHit]:
         where = query.where
@@ -170,14 +180,26 @@ class Searcher:
         )
         return await self._index.search(query.tenant, query.generation, query.vector, limit=limit, where=superset)
 
-    async def _scan(self, query: _Query, *, degraded: list[str]) -> _Found:
+    async def _without_index(self, query: _Query, *, degraded: list[str]) -> SearchResponse:
         """Postgres in the index's place: exact up to its cap, and beyond it the fresh rows alone."""
+        whole = await self._scanned(query)
+        if whole is not None:
+            return SearchResponse(results=await self._ranked(query, whole) or [], degraded=degraded)
         async with self._database.tenant(query.tenant) as connection:
-            fresh = await candidates.fresh_hits(
-                query.tenant, connection, generation=query.generation.number, vector=query.vector, where=query.where
-            )
-            _same_generation(fresh, query.generation)
-            scanned = await candidates.scan(
+            fresh = await self._fresh(query, connection)
+        if not fresh.hits:
+            raise IndexUnavailable("the index is not ready, and there is too much to search without it", retry_after=5)
+        pool = Pool()
+        pool.add_stored(fresh.hits, origin="fresh")
+        return SearchResponse(results=await self._ranked(query, pool) or [], degraded=["index"])
+
+    async def _scanned(self, query: _Query) -> Pool | None:
+        """Every match, scored by Postgres; None where there are too many."""
+        async with self._database.tenant(query.tenant) as connection:
+            active = await active_generation(query.tenant, connection)
+            if active.number != query.generation.number:
+                raise _GenerationMovedError
+            hits = await candidates.scan(
                 query.tenant,
                 connection,
                 generation=query.generation.number,
@@ -185,40 +207,37 @@ class Searcher:
                 where=query.where,
                 limit=query.limit,
             )
+        if hits is None:
+            return None
         pool = Pool()
-        if scanned is not None:
-            pool.add_stored(scanned, origin="scan")
-            return _Found(await self._checked(query, pool), degraded)
-        if not fresh.hits:
-            raise IndexUnavailable("the index is not ready, and there is too much to search without it", retry_after=5)
-        pool.add_stored(fresh.hits, origin="fresh")
-        return _Found(await self._checked(query, pool), ["index"])
+        pool.add_stored(hits, origin="scan")
+        return pool
 
-    async def _checked(self, query: _Query, pool: Pool) -> list[Candidate]:
+    async def _ranked(self, query: _Query, pool: Pool, *, at_least: int = 0) -> list[FoundMemory] | None:
+        """Check the pool, rank what passes and fetch the best; None where fewer than `at_least` pass."""
         revisions = pool.revisions()
         if not revisions:
-            return []
+            return [] if at_least == 0 else None
         async with self._database.tenant(query.tenant) as connection:
-            found = await candidates.check(query.tenant, connection, revisions, where=query.where)
-        return pool.candidates(found)
-
-    async def _results(self, tenant: TenantId, ranked: Sequence[Ranked], *, explain: bool) -> list[FoundMemory]:
-        if not ranked:
-            return []
-        async with self._database.tenant(tenant) as connection:
-            found = await memories.read(tenant, connection, [r.candidate.memory_id for r in ranked])
+            checked = await candidates.check(query.tenant, connection, list(revisions), where=query.where)
+            moved = [memory_id for memory_id, now in checked.items() if now.rev != revisions[memory_id]]
+            if moved:
+                # Edited since the index or the fresh rows were read: scored anew, or this answer would miss them.
+                scored = await candidates.score(
+                    query.tenant, connection, moved, generation=query.generation.number, vector=query.vector
+                )
+                pool.add_stored(scored, origin="fresh")
+            passed = pool.candidates(checked)
+            if len(passed) < at_least:
+                return None
+            ranked = rank(passed, now=query.now, weights=query.weights, model=query.model)
+            best = ranked[: query.top_k]
+            found = await memories.read(query.tenant, connection, [place.candidate.memory_id for place in best])
         return [
-            _result(memory, place, explain=explain)
-            for place in ranked
+            _result(memory, place, explain=query.explain)
+            for place in best
             if (memory := found.get(place.candidate.memory_id)) is not None and memory.state == "active"
         ]
-
-
-def _same_generation(fresh: FreshHits, generation: Generation) -> None:
-    if fresh.generation is None:
-        raise NotFound("this tenant does not exist any more")
-    if fresh.generation != generation.number:
-        raise _GenerationMovedError
 
 
 def _one(value: str | None) -> tuple[str, ...] | None:

@@ -91,7 +91,7 @@ class TestAMemoryIsRecalledByTheNextRequest:
 
         # The generation was cached as absent by the first write; the cache lasts a few seconds, the answer is right.
         async with service.running() as second:
-            answer = await _search(second, "volcanoes", explain=True)
+            answer = await _search(second, "volcanoes", explain=True, top_k=2)
 
         assert _contents(answer)[0] == "fresh memory about volcanoes"
         assert [result["explain"]["origin"] for result in answer["results"]] == ["fresh", "index"]
@@ -105,7 +105,7 @@ class TestAMemoryIsRecalledByTheNextRequest:
         await _drain(database, index, tenant, shown=False)
 
         async with service.running() as second:
-            answer = await _search(second, "just indexed", explain=True)
+            answer = await _search(second, "just indexed", explain=True, top_k=1)
 
         assert [result["explain"]["origin"] for result in answer["results"]] == ["fresh"]
 
@@ -119,7 +119,7 @@ class TestStaleIndexRowsNeverSurface:
         await client.patch(f"/v1/memories/{memory['id']}", json={"content": "bob moved to lyon"})
 
         async with service.running() as second:
-            [result] = (await _search(second, "ann lives in paris", explain=True))["results"]
+            [result] = (await _search(second, "ann lives in paris", explain=True, top_k=1))["results"]
 
         assert result["content"] == "bob moved to lyon"
         assert result["explain"]["cosine"] < 0.9
@@ -136,6 +136,26 @@ class TestStaleIndexRowsNeverSurface:
             answer = await _search(second, "to be deleted")
 
         assert _contents(answer) == ["to stay"]
+
+    async def test_a_memory_edited_while_it_is_being_found_is_still_found_as_it_is_now(
+        self, client: httpx2.AsyncClient, service: Any, database: Database, tenant: TenantId
+    ) -> None:
+        memory = await _write(client, content="ann lives in paris")
+        await _drain(database, service.index, tenant, shown=True)
+        index: MemoryIndex = service.index
+        searched = index.search
+
+        async def edit_then_search(*args: Any, **kwargs: Any) -> Any:
+            hits = await searched(*args, **kwargs)
+            await client.patch(f"/v1/memories/{memory['id']}", json={"content": "ann lives in lyon"})
+            return hits
+
+        index.search = edit_then_search
+        async with service.running() as second:
+            [result] = (await _search(second, "ann lives in lyon", explain=True, top_k=1))["results"]
+
+        assert result["content"] == "ann lives in lyon"
+        assert result["explain"]["origin"] == "fresh"
 
 
 class TestTopK:
@@ -160,6 +180,24 @@ class TestTopK:
 
         assert sorted(_contents(answer)) == ["whale a", "whale b"]
         assert answer["degraded"] == []
+
+    async def test_an_index_that_gives_fewer_than_match_is_made_up_for(
+        self, client: httpx2.AsyncClient, service: Any, database: Database, tenant: TenantId
+    ) -> None:
+        for n in range(20):
+            await _write(client, content=f"note {n}", user_id="a")
+        await _drain(database, service.index, tenant, shown=True)
+        index: MemoryIndex = service.index
+        searched = index.search
+
+        async def search_badly(*args: Any, **kwargs: Any) -> Any:
+            return (await searched(*args, **kwargs))[:3]
+
+        index.search = search_badly
+        async with service.running() as second:
+            answer = await _search(second, "note", top_k=10, filters={"user_id": "a"})
+
+        assert (len(answer["results"]), answer["degraded"]) == (10, [])
 
     async def test_fewer_matches_than_asked_for_are_all_returned(self, client: httpx2.AsyncClient) -> None:
         for n in range(3):

@@ -11,7 +11,7 @@ from memplane_core.embedded.ports import port_is_free
 from memplane_core.embedded.probes import tcp_open
 from memplane_core.embedded.processes import Launch
 
-_MEMTABLE_BYTES: Final = 2 * 1024 * 1024
+_MEMTABLE_BYTES: Final = 1024 * 1024
 """Milvus Lite searches what it has not flushed by brute force, and by itself flushes only at 128 MiB."""
 
 
@@ -53,8 +53,7 @@ class MilvusLiteInstance:
                 *("--host", "127.0.0.1", "--port", str(self.port), "--max-workers", "1"),
             ],
             env={
-                "PATH": os.environ.get("PATH", os.defpath),
-                "HOME": os.environ.get("HOME", str(self.data_dir.parent)),
+                **os.environ,
                 "MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES": str(_MEMTABLE_BYTES),
                 "PYTHONUNBUFFERED": "1",
             },

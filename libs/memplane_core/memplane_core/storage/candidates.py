@@ -45,8 +45,9 @@ class FreshHits(msgspec.Struct, frozen=True):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What ranking needs of a memory that may be shown."""
+    """What ranking needs of a memory that may be shown; `rev` is the newest."""
 
+    rev: int
     importance: float
     priority: int
     last_accessed_at: datetime
@@ -124,26 +125,35 @@ async def scan(
 
 
 async def check(
-    tenant: TenantId, connection: Connection, hits: dict[UUID, int], *, where: EntityFilter
+    tenant: TenantId, connection: Connection, ids: Sequence[UUID], *, where: EntityFilter
 ) -> dict[UUID, Checked]:
-    """Which hits may be shown: active, alive, matching, and of the newest revision.
-
-    Args:
-        tenant: Whose hits these are.
-        connection: A transaction of the tenant.
-        hits: The revision that was found, by memory.
-        where: The search's whole filter.
-    """
-    values: list[Any] = [tenant, list(hits), list(hits.values())]
+    """Which of these memories may be shown: active, alive, and matching the search's whole filter."""
+    values: list[Any] = [tenant, ids]
     conditions = "".join(conditions_of(where, values))
     rows = await connection.fetch(
         f"""
-        SELECT m.id, m.importance, u.priority, u.last_accessed_at
-        FROM unnest($2::uuid[], $3::int[]) AS h(id, rev)
-        JOIN memory m ON m.tenant_id = $1 AND m.id = h.id AND m.rev = h.rev
-        JOIN memory_usage u ON u.tenant_id = $1 AND u.memory_id = m.id
-        WHERE m.state = 'active' AND {ALIVE}{conditions}
+        SELECT m.id, m.rev, m.importance, u.priority, u.last_accessed_at
+        FROM memory m JOIN memory_usage u ON u.tenant_id = $1 AND u.memory_id = m.id
+        WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[]) AND m.state = 'active' AND {ALIVE}{conditions}
         """,
         *values,
     )
-    return {row["id"]: Checked(row["importance"], row["priority"], row["last_accessed_at"]) for row in rows}
+    return {row["id"]: Checked(row["rev"], row["importance"], row["priority"], row["last_accessed_at"]) for row in rows}
+
+
+async def score(
+    tenant: TenantId, connection: Connection, ids: Sequence[UUID], *, generation: int, vector: FloatArray
+) -> list[StoredHit]:
+    """The best chunk of each of these memories at its newest revision; nothing of one that is not embedded yet."""
+    rows = await connection.fetch(
+        """
+        SELECT memory_id, rev, max(-(embedding <#> $4::vector)) AS cosine FROM chunk
+        WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[]) AND generation = $3 AND embedding IS NOT NULL
+        GROUP BY memory_id, rev
+        """,
+        tenant,
+        ids,
+        generation,
+        pack_vector(vector),
+    )
+    return [StoredHit(row["memory_id"], row["rev"], row["cosine"]) for row in rows]
