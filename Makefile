@@ -12,7 +12,7 @@ MODELS := build/models/.built
 MILVUS_SERVER := .venvs/.milvus-server
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint clean lock
+.PHONY: help setup run demo test lint bench clean lock
 
 help: ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 8
@@ -36,6 +36,9 @@ lint: $(PACKAGE) ## style, types, layers, spelling, dependencies
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	$(BIN)/deptry .
+
+bench: setup ## how long writes and searches take, beside a bare Milvus search
+	@exec $(BIN)/python tests/bench/spine.py
 
 clean: ## remove what was built; data in .memplane stays
 	rm -rf $(VENV) .venvs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
