@@ -118,8 +118,10 @@ def bare_searches(uri: str, tenant: UUID, count: int) -> list[float]:
     """Seconds of searches of the tenant's collection without anything of ours."""
     client = MilvusClient(uri=uri)
     collection = f"mp_{tenant.hex}_g1"
-    found = client.query(collection, filter=f'user_id == "{USER}"', output_fields=["vector"], limit=count)
-    rows = cast("list[dict[str, Any]]", found)
+    rows = cast(
+        "list[dict[str, Any]]",
+        client.query(collection, filter=f'user_id == "{USER}"', output_fields=["vector"], limit=count),
+    )
     seconds: list[float] = []
     for row in rows:
         began = time.perf_counter()
