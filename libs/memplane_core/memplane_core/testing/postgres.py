@@ -1,4 +1,4 @@
-"""A real Postgres for tests, from the wheel that `memplane up` runs too: with the two roles, pgvector, and no fsync."""
+"""A real Postgres for tests, from the wheel that `memplane up` runs too: two roles, pgvector, no fsync by default."""
 
 import asyncio
 import secrets
@@ -17,9 +17,13 @@ from memplane_core.storage import bootstrap
 
 
 class PostgresServer:
-    """A server with a cluster of its own in a temporary folder. Starts in about a second; ends with this process."""
+    """A server with a cluster of its own in a temporary folder. Starts in about a second; ends with this process.
 
-    def __init__(self) -> None:
+    Args:
+        durable: Whether a commit waits for the disk.
+    """
+
+    def __init__(self, *, durable: bool = False) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="memplane-pg-"))
         self._folder.chmod(0o711)
         self._cluster = PostgresCluster(
@@ -27,7 +31,7 @@ class PostgresServer:
             port=free_port(),
             password=secrets.token_urlsafe(16),
             log=self._folder / "postgres.log",
-            durable=False,
+            durable=durable,
         )
         self._owner_password = secrets.token_urlsafe(16)
         self._app_password = secrets.token_urlsafe(16)

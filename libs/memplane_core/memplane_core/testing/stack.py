@@ -35,6 +35,10 @@ class Stack:
         doors: How many gateways and retrieval processes.
         model: Default embedding model.
         env: Settings for all services.
+        durable: Whether Postgres waits for the disk, as it does for users. Tests do without.
+
+    Attributes:
+        env: What the first gateway was given, which has the settings of every other service among its own.
     """
 
     def __init__(
@@ -44,9 +48,11 @@ class Stack:
         doors: int = 1,
         model: str = "all-MiniLM-L6-v2",
         env: Mapping[str, str] | None = None,
+        durable: bool = False,
     ) -> None:
         self.milvus = milvus
-        self.postgres = PostgresServer()
+        self.env: dict[str, str] = {}
+        self.postgres = PostgresServer(durable=durable)
         self.valkey = ValkeyServer(durable=True)
         self._doors = doors
         self._model = model
@@ -97,6 +103,7 @@ class Stack:
                 "MEMPLANE_GATEWAY__ADMIN_KEY": self._admin_key,
                 "MEMPLANE_ENDPOINTS__RETRIEVAL_URL": retrieval.url,
             }
+            self.env = self.env or shared | door
             self.retrievals.append(retrieval)
             self.gateways.append(opening.enter_context(ServiceProcess("memplane_gateway", env=shared | door)))
 
