@@ -58,9 +58,14 @@ def _word(word: str) -> Iterator[str]:
 
 
 def _without_accents(word: str) -> str:
+    """Latin letters lose their marks; in other scripts a mark makes another letter."""
     if word.isascii():
         return word
-    return "".join(c for c in unicodedata.normalize("NFD", word) if not unicodedata.combining(c))
+    kept: list[str] = []
+    for character in unicodedata.normalize("NFD", word):
+        if not (unicodedata.combining(character) and kept and kept[-1].isascii()):
+            kept.append(character)
+    return unicodedata.normalize("NFC", "".join(kept))
 
 
 class _Stemmer(Protocol):

@@ -1,0 +1,35 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplane_core.domain.text import tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The orders were refunded", ["order", "were", "refund"]),
+        ("ORD-7781 v2.31", ["ord-7781", "v2.31"]),
+        ("well-known", ["well", "known"]),
+        ("订单已经退款成功", ["订单", "单已", "已经", "经退", "退款", "款成", "成功"]),
+        ("猫", ["猫"]),
+        ("Café ＦＵＬＬ naïve", ["cafe", "full", "naiv"]),
+        ("iPhone15手机 broken", ["iphone15", "手机", "broken"]),
+        ("привет 하이", ["привет", "하이"]),
+        ("  \n\t!?…", []),
+    ],
+)
+def test_tokens_of(text: str, expected: list[str]) -> None:
+    assert tokens(text) == expected
+
+
+def test_a_query_and_a_memory_share_their_tokens_whatever_case_and_ending() -> None:
+    assert set(tokens("Refunding ORDERS?")) <= set(tokens("the order was refunded"))
+    assert set(tokens("退款")) <= set(tokens("订单已经退款成功"))
+
+
+@given(st.text(max_size=300))
+def test_tokens_hold_no_white_space_and_are_never_empty_or_endless(text: str) -> None:
+    found = tokens(text)
+    assert all(token and token.split() == [token] and len(token) <= 64 for token in found)
+    assert found == tokens(text)
