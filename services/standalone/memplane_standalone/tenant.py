@@ -51,7 +51,8 @@ async def _ensure(url: str, *, admin_key: str, known: Credentials | None) -> Cre
                 made = await admin.find_tenant(TENANT_NAME)
             tenant = str(made.id)
             key = (await admin.create_key(made.id, name="laptop", scopes=sorted(SCOPES))).key
-    return Credentials(url=url, tenant=tenant, api_key=key, admin_key=admin_key, console_url=f"{url}/console")
+    # Until there is a console, a person is best led to the pages that describe the API.
+    return Credentials(url=url, tenant=tenant, api_key=key, admin_key=admin_key, console_url=f"{url}/docs")
 
 
 async def _is_valid(url: str, key: str) -> bool:
