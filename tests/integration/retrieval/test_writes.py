@@ -33,6 +33,14 @@ FULL: dict[str, Any] = {
 }
 
 
+def _nested(depth: int) -> dict[str, Any]:
+    """Metadata of that depth, itself included, around a text that only spells a NUL."""
+    value: Any = "\\u0000"
+    for _ in range(depth - 1):
+        value = [value]
+    return {"x": value}
+
+
 async def _post(client: httpx2.AsyncClient, **fields: Any) -> httpx2.Response:
     return await client.post("/v1/memories", json=fields)
 
@@ -83,6 +91,19 @@ class TestEveryFieldComesBackAsItWasGiven:
         assert written.status_code == 201
         assert (await client.get(f"/v1/memories/{written.json()['id']}")).json()["content"] == content
 
+    async def test_metadata_of_the_greatest_depth_and_numbers_of_any_size(self, client: httpx2.AsyncClient) -> None:
+        metadata = _nested(64) | {"big": 10**30, "odd": 2**53 + 1, "huge": 1.5e300, "tiny": 5e-324, "e\u0301": "é"}
+
+        written = await _post(client, content="deep", metadata=metadata)
+        changed = await client.patch(f"/v1/memories/{written.json()['id']}", json={"priority": 4})
+        [listed] = (await client.get("/v1/memories")).json()["results"]
+        found = await client.post("/v1/memories/search", json={"query": "deep"})
+
+        assert written.status_code == 201, written.text
+        assert isinstance(changed.json()["metadata"]["huge"], float)
+        for memory in (written.json(), changed.json(), listed, found.json()["results"][0]):
+            assert memory["metadata"] == metadata
+
     @pytest.mark.parametrize(
         ("given", "kept"),
         [
@@ -119,6 +140,9 @@ class TestBadInputIsRefusedNamingTheField:
             ({"content": "x", "user_id": "忆" * 86}, "/user_id"),
             ({"content": "x", "metadata": {"a": "x" * 16_400}}, "/metadata"),
             ({"content": "x", "metadata": {"a": ["\0"]}}, "/metadata"),
+            ({"content": "x", "metadata": {"a": [{"\0": 1}]}}, "/metadata"),
+            ({"content": "x", "metadata": _nested(65)}, "/metadata"),
+            ({"content": "x", "metadata": _nested(900)}, "/metadata"),
             ({"content": "x", "metadata": [1]}, "/metadata"),
             ({}, "/content"),
         ],
@@ -136,6 +160,7 @@ class TestBadInputIsRefusedNamingTheField:
             (b'{"content": "x", "importance": NaN}', 422, "/importance"),
             (b'{"content": "x", "metadata": {"a": [1, -Infinity]}}', 422, "/metadata/a/1"),
             (b'{"content": "x\\ud800"}', 422, "/content"),
+            (b'{"content": "x", "metadata": {"\\ud800": 1}}', 422, "/metadata/?"),
             (b'{"content": "x"', 400, None),
             (b"", 422, ""),
         ],

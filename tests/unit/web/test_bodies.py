@@ -1,4 +1,3 @@
-import contextlib
 from typing import Any
 
 import msgspec
@@ -33,7 +32,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
         (b'{"name": "a", "ratio": 1e999}', "/ratio"),
         (b'{"name": "a", "free": {"x": [1, {"y": Infinity}]}}', "/free/x/1/y"),
         (b'{"name": "\\ud800"}', "/name"),
-        (b'{"name": "a", "free": {"\\udc00": 1}}', "/free/\udc00"),
+        (b'{"name": "a", "free": {"\\udc00": 1}}', "/free/?"),
         (b"  ", ""),
         (b"[]", ""),
     ],
@@ -54,5 +53,7 @@ def test_what_is_no_json_is_malformed(raw: bytes) -> None:
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
-    with contextlib.suppress(InvalidRequest, MalformedRequest):
+    try:
         assert isinstance(decode_json(raw, Body), Body)
+    except (InvalidRequest, MalformedRequest) as error:
+        msgspec.json.encode([error.detail, *error.faults])  # or telling of it would fail in turn

@@ -1,6 +1,6 @@
 """Limits that a type cannot say: lengths in bytes, text that no store can keep, times out of range."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from memplane_core.contracts.memories import BatchWrite, EntityFilter, MemoryFields, MemoryPatch, MemoryWrite
 from memplane_core.domain.errors import Fault, InvalidRequest
-from memplane_core.domain.memory import CONTENT_BYTES, ENTITY_BYTES, LABEL_BYTES, METADATA_BYTES
+from memplane_core.domain.memory import CONTENT_BYTES, ENTITY_BYTES, LABEL_BYTES, METADATA_BYTES, METADATA_DEPTH
 
 _BYTES = {
     "content": CONTENT_BYTES,
@@ -71,21 +71,38 @@ def _faults(fields: MemoryFields, pointer: str) -> list[Fault]:
         for n, scene in enumerate(fields.scene):
             faults += text_faults(scene, f"{pointer}/scene/{n}", LABEL_BYTES)
     if isinstance(fields.metadata, dict):
-        raw = msgspec.json.encode(fields.metadata)
-        if len(raw) > METADATA_BYTES:
-            faults.append(Fault(f"{pointer}/metadata", f"must be at most {METADATA_BYTES} bytes of JSON"))
-        if b"\\u0000" in raw and _has_nul(fields.metadata):
-            faults.append(Fault(f"{pointer}/metadata", "must not hold a NUL character"))
+        faults += [Fault(f"{pointer}/metadata", detail) for detail in _metadata_faults(fields.metadata)]
     return faults
 
 
-def _has_nul(value: object) -> bool:
-    """True where a key or a string inside holds a NUL; text that merely spells its escape is none."""
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        return any("\0" in key or _has_nul(inner) for key, inner in cast("dict[str, object]", value).items())
-    return isinstance(value, list) and any(_has_nul(inner) for inner in cast("list[object]", value))
+def _metadata_faults(metadata: Mapping[str, object]) -> list[str]:
+    depth, has_nul = _depth_and_nul(metadata)
+    if depth > METADATA_DEPTH:
+        # Some hundreds deep it could be stored, and then no answer with it in it be written.
+        return [f"must nest objects and lists at most {METADATA_DEPTH} deep"]
+    faults = ["must not hold a NUL character"] if has_nul else []
+    if len(msgspec.json.encode(metadata)) > METADATA_BYTES:
+        faults.append(f"must be at most {METADATA_BYTES} bytes of JSON")
+    return faults
+
+
+def _depth_and_nul(metadata: Mapping[str, object]) -> tuple[int, bool]:
+    """How deep it is nested, itself included, counted to just past the limit; whether a key or text holds a NUL."""
+    depth, has_nul = 0, False
+    level: list[object] = [metadata]
+    while level and depth <= METADATA_DEPTH:
+        inner: list[object] = []
+        for value in level:
+            if isinstance(value, dict):
+                has_nul = has_nul or any("\0" in key for key in cast("dict[str, object]", value))
+                inner += cast("dict[str, object]", value).values()
+            elif isinstance(value, list):
+                inner += cast("list[object]", value)
+            elif isinstance(value, str):
+                has_nul = has_nul or "\0" in value
+        depth += any(isinstance(value, dict | list) for value in level)
+        level = inner
+    return depth, has_nul
 
 
 def _raise(faults: Sequence[Fault]) -> None:

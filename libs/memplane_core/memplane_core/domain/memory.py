@@ -11,6 +11,7 @@ from memplane_core.domain.errors import invalid
 
 CONTENT_BYTES: Final = 32_768
 METADATA_BYTES: Final = 16 * 1024
+METADATA_DEPTH: Final = 64
 ENTITY_BYTES: Final = 256
 LABEL_BYTES: Final = 128
 DEFAULT_IMPORTANCE: Final = 0.5

@@ -12,6 +12,7 @@ from memplane_core.domain.chunking import Chunk
 from memplane_core.domain.errors import DuplicateMemory
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import Principal, TenantId
+from memplane_core.storage.exact_json import exact_json
 from memplane_core.storage.memories import Revision, find_twins
 from memplane_core.storage.session import Connection, pack_vector
 
@@ -123,6 +124,7 @@ async def insert(
 
 def _record(memory: NewMemory) -> dict[str, Any]:
     record = msgspec.structs.asdict(memory)
+    record["metadata"] = msgspec.Raw(exact_json(memory.metadata))
     record["dedup_key"] = memory.dedup_key and memory.dedup_key.hex()
     return record
 
@@ -188,6 +190,7 @@ async def update(
     rev = before.rev + 1 if change.reindex else before.rev
     record = msgspec.structs.asdict(change.after)
     record |= {
+        "metadata": msgspec.Raw(exact_json(change.after.metadata)),
         "occurred_given": change.occurred_given,
         "dedup_key": change.dedup_key and change.dedup_key.hex(),
         "rev": rev,

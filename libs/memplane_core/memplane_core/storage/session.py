@@ -13,6 +13,7 @@ from memplane_core.domain.errors import Unavailable
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import PostgresSettings
+from memplane_core.storage.exact_json import exact_json
 
 
 class Row(Protocol):
@@ -77,7 +78,7 @@ def unpack_vector(raw: bytes) -> FloatArray:
 
 
 def _pack_json(value: object) -> bytes:
-    return b"\x01" + msgspec.json.encode(value)
+    return b"\x01" + exact_json(value)
 
 
 def _unpack_json(raw: bytes) -> Any:

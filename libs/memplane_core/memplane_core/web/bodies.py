@@ -57,6 +57,8 @@ def _pointer(path: str) -> str:
 
 
 def _escape(step: str) -> str:
+    """A step of a pointer, which has to be text whatever the body's key was."""
+    step = step.encode(errors="replace").decode()
     return step.replace("~", "~0").replace("/", "~1")
 
 
