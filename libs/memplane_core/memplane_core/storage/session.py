@@ -2,18 +2,21 @@
 
 import struct
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol, cast
 
 import asyncpg
 import msgspec
 import numpy as np
+import structlog
 
 from memplane_core.domain.errors import Unavailable
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import PostgresSettings
 from memplane_core.storage.exact_json import exact_json
+
+_log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 
 class Row(Protocol):
@@ -48,13 +51,13 @@ _AWAY = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.TooManyConnectionsError,
+    asyncpg.OperatorInterventionError,  # a statement that took too long, a server that shuts down or starts
+    asyncpg.InsufficientResourcesError,
+    asyncpg.ReadOnlySQLTransactionError,  # a standby, until it has taken over
 )
 
-
-class _Pooled(Connection, Protocol):
-    def is_closed(self) -> bool: ...
+_BROKEN = (asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What asyncpg raises for a connection that was lost while nobody waited for an answer."""
 
 
 class _PooledConnection(asyncpg.Connection):
@@ -155,16 +158,20 @@ class Database:
     async def _transaction(self, opening: str) -> AsyncGenerator[Connection]:
         try:
             async with self._pool.acquire(timeout=self._acquire_s) as proxy:  # pyright: ignore[reportUnknownVariableType]
-                connection = cast("_Pooled", proxy)
-                await connection.execute(opening)
+                connection = cast("Connection", proxy)
                 try:
+                    await connection.execute(opening)
                     yield connection
                 except BaseException:
-                    if not connection.is_closed():
+                    # Where this fails the pool does it, or throws the connection away.
+                    with suppress(Exception):
                         await connection.execute("ROLLBACK")
                     raise
                 await connection.execute("COMMIT")
-        except _AWAY as error:
+        except (*_AWAY, *_BROKEN) as error:
+            if isinstance(error, ValueError):  # an argument that cannot be sent: ours to mend
+                raise
+            _log.warning("database_unavailable", error=type(error).__name__)
             raise Unavailable("the database cannot be reached; try again", retry_after=2) from error
 
     async def ping(self) -> None:
