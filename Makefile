@@ -37,8 +37,8 @@ lint: $(PACKAGE) ## style, types, layers, spelling, dependencies
 	$(BIN)/codespell
 	$(BIN)/deptry .
 
-bench: setup ## how long writes and searches take, beside a bare Milvus search
-	@exec $(BIN)/python tests/bench/spine.py
+bench: setup $(MILVUS_SERVER) ## writes and searches, timed beside their peers; ARGS="--quick --store lite" and more
+	@exec $(BIN)/python -m tests.bench $(ARGS)
 
 clean: ## remove what was built; data in .memplane stays
 	rm -rf $(VENV) .venvs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,140 @@
+"""Searches through the gateway and at the retrieval service, beside a bare search of the very same collection."""
+
+import time
+from typing import Any, Final
+
+import msgspec
+from pymilvus import MilvusClient
+from tests.bench.cpu import CpuMeter
+from tests.bench.ground import WHEN, Ground
+from tests.bench.results import Cpu, Row
+from tests.bench.texts import question, sentence, user
+from tests.bench.timing import Turn, interleaved, p50_ms, p95_ms
+
+from memplane_core.contracts.memories import EntityFilter, MemoryWrite, SearchRequest, SearchResponse, WrittenMemory
+from memplane_core.domain.index import FloatArray, Generation, IndexFilter
+from memplane_core.vectors import schema
+from memplane_core.vectors.expressions import superset
+
+TOP_K: Final = 10
+CANDIDATES: Final = 200
+"""What a search asks the index for at this `top_k`; the bare one asks for as many."""
+
+QUESTIONS: Final = 20
+WARM_UP: Final = 5
+PEER: Final = "bare Milvus"
+RETRIEVAL: Final = "retrieval"
+GATEWAY: Final = "gateway"
+_ROUTE: Final = "/v1/memories/search"
+
+
+class BareMilvus:
+    """The collection, asked by pymilvus alone."""
+
+    def __init__(self, uri: str, generation: Generation, *, search_ef: int) -> None:
+        self._client: Any = MilvusClient(uri=uri)  # whose types are unknown in part
+        self._collection = generation.collection
+        self._params = schema.search_params(generation, limit=CANDIDATES, ef=search_ef)
+
+    def search(self, vector: FloatArray, where: EntityFilter) -> int:
+        """How many were found."""
+        mine = None if where.user_id is None else (where.user_id,)
+        found = self._client.search(
+            self._collection,
+            data=[vector],
+            filter=superset(IndexFilter(alive_at=int(time.time()), user_id=mine)) or "",
+            limit=CANDIDATES,
+            output_fields=[schema.KEY],
+            search_params=self._params,
+            anns_field=schema.VECTOR,
+            consistency_level="Bounded",
+        )
+        return len(found[0])
+
+    def close(self) -> None:
+        """Give back the connection."""
+        self._client.close()
+
+
+async def compared(ground: Ground, scenario: str, where: EntityFilter, *, rounds: int) -> list[Row]:
+    """Bare, retrieval and gateway in turn; every question was asked before, so that its vector is cached.
+
+    Raises:
+        RuntimeError: An answer was degraded, or had fewer than it was asked for.
+    """
+    generation = await ground.generation()
+    bodies = [_body(question(n), where) for n in range(QUESTIONS)]
+    vectors = [
+        await ground.embedder.embed_query(ground.tenant, question(n), model=generation.model, timeout_s=30)
+        for n in range(QUESTIONS)
+    ]
+    for body in bodies:
+        for door in (ground.gateways[0], ground.retrieval):
+            _check(await door.post(_ROUTE, body))
+    bare = BareMilvus(ground.stack.milvus.uri, generation, search_ef=ground.settings.milvus.search_ef)
+
+    async def bare_turn(turn: int) -> object:
+        return bare.search(vectors[turn % QUESTIONS], where)
+
+    subjects: dict[str, Turn] = {
+        PEER: bare_turn,
+        RETRIEVAL: lambda turn: ground.retrieval.post(_ROUTE, bodies[turn % QUESTIONS]),
+        GATEWAY: lambda turn: ground.gateways[0].post(_ROUTE, bodies[turn % QUESTIONS]),
+    }
+    turns = ground.told.through(range(rounds + WARM_UP), scenario, total=rounds + WARM_UP)
+    try:
+        seconds = await interleaved(subjects, turns, warm_up=WARM_UP)
+    finally:
+        bare.close()
+    return rows_of(scenario, seconds, peer=PEER)
+
+
+async def through_gateway(ground: Ground, count: int) -> Cpu:
+    """What searches cost that were asked before, one after another."""
+    bodies = [_body(question(n), EntityFilter()) for n in range(QUESTIONS)]
+    for body in bodies:
+        await ground.gateways[0].post(_ROUTE, body)
+    meter = CpuMeter()
+    for n in range(count):
+        await ground.gateways[0].post(_ROUTE, bodies[n % QUESTIONS])
+    return meter.row("search", n=count)
+
+
+def rows_of(scenario: str, seconds: dict[str, list[float]], *, peer: str) -> list[Row]:
+    """A row a subject, each but the peer compared with the peer."""
+    base = p50_ms(seconds[peer])
+    return [
+        Row(
+            scenario=scenario,
+            subject=subject,
+            n=len(taken),
+            p50_ms=p50_ms(taken),
+            p95_ms=p95_ms(taken),
+            more_ms=None if subject == peer else p50_ms(taken) - base,
+            times=None if subject == peer else p50_ms(taken) / base,
+        )
+        for subject, taken in seconds.items()
+    ]
+
+
+def _body(query: str, where: EntityFilter) -> bytes:
+    return msgspec.json.encode(SearchRequest(query=query, top_k=TOP_K, filters=where))
+
+
+def _check(answer: bytes) -> None:
+    response = msgspec.json.decode(answer, type=SearchResponse)
+    if response.degraded or len(response.results) < TOP_K:
+        raise RuntimeError(f"a search found {len(response.results)} and was degraded by {response.degraded}")
+
+
+async def missed(ground: Ground, numbers: range) -> int:
+    """Writes by one gateway and its retrieval process that the next search, by the others, does not find."""
+    count = 0
+    for n in ground.told.through(numbers, "writes, each searched for at once", total=len(numbers)):
+        memory = MemoryWrite(content=sentence(n), user_id=user(n), occurred_at=WHEN)
+        body = msgspec.json.encode(memory)
+        written = msgspec.json.decode(await ground.gateways[0].post("/v1/memories", body), type=WrittenMemory)
+        answer = await ground.gateways[1].post(_ROUTE, _body(sentence(n), EntityFilter()))
+        found = msgspec.json.decode(answer, type=SearchResponse).results
+        count += written.id not in {result.id for result in found}
+    return count
