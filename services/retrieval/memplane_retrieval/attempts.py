@@ -5,8 +5,20 @@ import random
 from collections.abc import AsyncGenerator
 from typing import Final
 
+from memplane_core.storage import session
+from memplane_core.storage.memory_writes import PlaceTakenError
+
 _ATTEMPTS: Final = 20
 _PAUSE_S: Final = 0.01
+
+
+class ChangedMeanwhileError(Exception):
+    """Somebody else changed what this transaction was prepared for: prepare again."""
+
+
+def is_contention(error: Exception) -> bool:
+    """Whether a transaction was undone only because others were in its way: it may be tried again."""
+    return isinstance(error, ChangedMeanwhileError | PlaceTakenError) or session.is_contention(error)
 
 
 async def attempts() -> AsyncGenerator[int]:

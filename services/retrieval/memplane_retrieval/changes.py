@@ -1,5 +1,6 @@
 """What a write or a patch makes of a memory."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ import uuid_utils.compat
 from msgspec import UNSET
 
 from memplane_core.contracts.memories import MemoryFields, MemoryWrite
+from memplane_core.domain.chunking import Chunk
 from memplane_core.domain.memory import (
     DEFAULT_IMPORTANCE,
     DEFAULT_PRIORITY,
@@ -20,7 +22,7 @@ from memplane_core.domain.memory import (
     to_utc,
 )
 from memplane_core.storage.memories import Revision
-from memplane_core.storage.memory_writes import NewMemory
+from memplane_core.storage.memory_writes import Change, NewMemory
 
 _DEFAULTS: Final[dict[str, Any]] = {
     "actor": None,
@@ -98,11 +100,24 @@ class Amended(msgspec.Struct, frozen=True, kw_only=True):
     reindex: bool
     new_text: bool
 
+    def as_change(self, locked: Revision, *, revive: bool, chunks: list[Chunk] | None) -> Change:
+        """What is to be stored of it, now that the memory is locked; `chunks` are given where the text is new."""
+        return Change(
+            before=locked,
+            after=self.after,
+            occurred_given=self.occurred_given,
+            dedup_key=self.dedup_key,
+            revive=revive,
+            reindex=self.reindex or revive,
+            chunks=chunks,
+            changed=self.changed,
+        )
+
 
 def amend(before: Revision, given: dict[str, Any]) -> Amended:
     """`before` with the given fields; what is not named stays."""
     memory = before.memory
-    changed = {name: getattr(memory, name) for name, value in given.items() if getattr(memory, name) != value}
+    changed = {name: old for name, value in given.items() if not _same(old := getattr(memory, name), value)}
     after = msgspec.structs.replace(memory, **given)
     occurred_given = before.occurred_given or "occurred_at" in given
     key = before.dedup_key
@@ -124,6 +139,27 @@ def amend(before: Revision, given: dict[str, Any]) -> Amended:
         reindex=bool(changed.keys() & INDEX_FIELDS),
         new_text=bool(changed.keys() & TEXT_FIELDS),
     )
+
+
+def _same(old: object, new: object) -> bool:
+    """Equal as JSON: to Python, 1 is true as well."""
+    if isinstance(old, dict):
+        return msgspec.json.encode(old, order="deterministic") == msgspec.json.encode(new, order="deterministic")
+    return old == new
+
+
+def repeated(twin: Revision, writes: Sequence[MemoryWrite]) -> dict[str, Any]:
+    """What writes of a memory that is there already, one after the other, make of its fields."""
+    given: dict[str, Any] = {}
+    expires_at = twin.memory.expires_at
+    for write in writes:
+        fields = given_fields(write)
+        if write.on_duplicate == "update":
+            given |= fields
+            expires_at = fields.get("expires_at", expires_at)
+        else:
+            expires_at = later_expiry(expires_at, fields.get("expires_at"))
+    return given | {"expires_at": expires_at}
 
 
 def later_expiry(known: datetime | None, given: datetime | None) -> datetime | None:

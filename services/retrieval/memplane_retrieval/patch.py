@@ -1,18 +1,18 @@
 """Changing one memory, and deleting one."""
 
+from typing import Any
 from uuid import UUID
 
 from memplane_core.contracts.memories import MemoryPatch
-from memplane_core.domain.errors import Conflict, NotFound, PreconditionFailed
+from memplane_core.domain.errors import Conflict, DuplicateMemory, NotFound, PreconditionFailed
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.ports import Kicker
-from memplane_core.domain.tenancy import Principal
+from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.storage import memories, memory_writes
-from memplane_core.storage.memories import Revision
-from memplane_core.storage.memory_writes import Change
-from memplane_core.storage.session import Database
-from memplane_retrieval.attempts import attempts
-from memplane_retrieval.changes import amend, given_fields
+from memplane_core.storage.memories import Name, Revision
+from memplane_core.storage.session import Connection, Database
+from memplane_retrieval.attempts import ChangedMeanwhileError, attempts, is_contention
+from memplane_retrieval.changes import Amended, amend, given_fields
 from memplane_retrieval.embedding import Chunker, TextToChunk
 from memplane_retrieval.generations import Generations
 
@@ -35,40 +35,42 @@ class Patcher:
             DuplicateMemory: It would become equal to another active memory.
             Conflict: Others kept changing it.
         """
-        tenant = principal.tenant
         given = given_fields(patch)
         async for _ in attempts():
-            async with self._database.tenant(tenant) as connection:
-                before = await memories.read_revision(tenant, connection, memory_id)
-            amended = amend(_found(before, if_match=if_match), given)
-            generation = await self._generations.active(tenant)
-            chunks = None
-            if amended.new_text:
-                text = TextToChunk(amended.after.content, amended.after.actor, amended.after.occurred_at)
-                [chunks] = await self._chunker.chunks(tenant, [text], generation=generation)
-            async with self._database.tenant(tenant) as connection:
-                locked = _found(
-                    await memories.read_revision(tenant, connection, memory_id, lock=True), if_match=if_match
-                )
-                if locked.memory.version != amended.after.version:
+            try:
+                memory = await self._try(principal, memory_id, given=given, if_match=if_match)
+            except Exception as error:
+                if is_contention(error):
                     continue
-                if not amended.changed:
-                    return locked.memory
-                change = Change(
-                    after=amended.after,
-                    occurred_given=amended.occurred_given,
-                    dedup_key=amended.dedup_key,
-                    revive=False,
-                    reindex=amended.reindex,
-                    chunks=chunks,
-                    changed=amended.changed,
-                )
-                await memory_writes.update(principal, connection, locked, change, generation=generation.number)
-                found = await memories.read(tenant, connection, [memory_id])
-            self._kicker.kick(tenant)
-            # A patch may set an expiry that lies in the past: the memory is changed, and gone from view.
-            return found.get(memory_id, amended.after)
+                raise
+            self._kicker.kick(principal.tenant)
+            return memory
         raise Conflict("others keep changing this memory; try again", retry_after=1)
+
+    async def _try(
+        self, principal: Principal, memory_id: UUID, *, given: dict[str, Any], if_match: int | None
+    ) -> Memory:
+        tenant = principal.tenant
+        async with self._database.tenant(tenant) as connection:
+            before = await memories.read_revision(tenant, connection, memory_id)
+        amended = amend(_found(before, if_match=if_match), given)
+        generation = await self._generations.active(tenant)
+        chunks = None
+        if amended.new_text:
+            text = TextToChunk(amended.after.content, amended.after.actor, amended.after.occurred_at)
+            [chunks] = await self._chunker.chunks(tenant, [text], generation=generation)
+        async with self._database.tenant(tenant) as connection:
+            locked = _found(await memories.read_revision(tenant, connection, memory_id, lock=True), if_match=if_match)
+            if locked.memory.version != amended.after.version:
+                raise ChangedMeanwhileError
+            if not amended.changed:
+                return locked.memory
+            await _check_place(tenant, connection, locked, amended)
+            change = amended.as_change(locked, revive=False, chunks=chunks)
+            await memory_writes.update(principal, connection, [change], generation=generation.number)
+            # A patch may set an expiry that lies in the past: the memory is changed, and gone from view.
+            found = await memories.read(tenant, connection, [memory_id], also_expired=True)
+        return found[memory_id]
 
     async def delete(self, principal: Principal, memory_id: UUID, *, if_match: int | None) -> None:
         """Delete the memory for good.
@@ -76,12 +78,40 @@ class Patcher:
         Raises:
             NotFound: There is none, or it has expired.
             PreconditionFailed: `if_match` is not its version.
+            Conflict: Others kept changing it.
         """
         tenant = principal.tenant
-        async with self._database.tenant(tenant) as connection:
-            _found(await memories.read_revision(tenant, connection, memory_id, lock=True), if_match=if_match)
-            await memories.remove(tenant, connection, memory_id)
-        self._kicker.kick(tenant)
+        async for _ in attempts():
+            try:
+                async with self._database.tenant(tenant) as connection:
+                    _found(await memories.read_revision(tenant, connection, memory_id, lock=True), if_match=if_match)
+                    await memories.remove(tenant, connection, memory_id)
+            except Exception as error:
+                if is_contention(error):
+                    continue
+                raise
+            self._kicker.kick(tenant)
+            return
+        raise Conflict("others keep changing this memory; try again", retry_after=1)
+
+
+async def _check_place(tenant: TenantId, connection: Connection, locked: Revision, amended: Amended) -> None:
+    """Raise DuplicateMemory where another memory is already what this one is to be. An expired twin gives way."""
+    key, after = amended.dedup_key, amended.after
+    if key is not None and key != locked.dedup_key:
+        # Unlocked: two memories that are each to become the other would wait for one another.
+        twin = (await memories.find_twins(tenant, connection, [key])).get(key)
+        if twin is not None and not twin.expired:
+            raise DuplicateMemory(f"memory {twin.memory.id} is the same already", id=twin.memory.id)
+        if twin is not None:
+            await memory_writes.release_places(tenant, connection, [twin.memory.id])
+    if after.external_id is not None and amended.changed.keys() & {"user_id", "agent_id"}:
+        name = Name(after.external_id, after.user_id, after.agent_id)
+        holder = (await memories.find_named(tenant, connection, [name])).get(name)
+        if holder is not None:
+            raise DuplicateMemory(
+                f"memory {holder.memory.id} has this external_id for that user and agent already", id=holder.memory.id
+            )
 
 
 def _found(revision: Revision | None, *, if_match: int | None) -> Revision:

@@ -18,13 +18,15 @@ class Slot(msgspec.Struct, kw_only=True):
     Attributes:
         order: Sorts slots the same way in every request, so that two writers never wait for each other in a ring.
         items: Places in the request, first come first.
-        write: What they say together.
+        writes: What they say, in that order.
+        write: What they say together, where nothing is there yet or it has a name.
         fresh: The memory to insert where none is there.
         known: The memory of this name that is there already.
     """
 
     order: bytes
     items: list[int]
+    writes: list[MemoryWrite]
     write: MemoryWrite
     fresh: NewMemory
     known: Revision | None = None
@@ -49,15 +51,17 @@ def slots_of(writes: Sequence[MemoryWrite], *, now: datetime, batch: bool) -> li
         order = fresh.dedup_key or _name_key(write, fresh)
         known = slots.get(order)
         if known is None:
-            slots[order] = Slot(order=order, items=[n], write=write, fresh=fresh)
+            slots[order] = Slot(order=order, items=[n], writes=[write], write=write, fresh=fresh)
         elif write.on_duplicate == "create" and known.name is None:
             twin = order + n.to_bytes(4, "big")
-            slots[twin] = Slot(order=twin, items=[n], write=write, fresh=msgspec.structs.replace(fresh, dedup_key=None))
+            alone = msgspec.structs.replace(fresh, dedup_key=None)
+            slots[twin] = Slot(order=twin, items=[n], writes=[write], write=write, fresh=alone)
         else:
             known.write = folded(known.write, write)
             again = new_memory(known.write, now=now)
             known.fresh = msgspec.structs.replace(again, id=known.fresh.id)
             known.items.append(n)
+            known.writes.append(write)
     return sorted(slots.values(), key=lambda slot: slot.order)
 
 

@@ -17,16 +17,13 @@ from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.storage import idempotency, memories, memory_writes
 from memplane_core.storage.idempotency import Fingerprint, WriteOutcome
 from memplane_core.storage.memories import Revision
-from memplane_core.storage.session import Connection, Database, is_contention
-from memplane_retrieval.attempts import attempts
-from memplane_retrieval.changes import Amended, amend, given_fields, later_expiry
+from memplane_core.storage.memory_writes import Change, NewMemory
+from memplane_core.storage.session import Connection, Database
+from memplane_retrieval.attempts import ChangedMeanwhileError, attempts, is_contention
+from memplane_retrieval.changes import Amended, amend, given_fields, repeated
 from memplane_retrieval.embedding import Chunker, TextToChunk
 from memplane_retrieval.generations import Generations
 from memplane_retrieval.slots import Slot, slots_of
-
-
-class ChangedMeanwhileError(Exception):
-    """Somebody else changed what this transaction was prepared for: prepare again."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -95,8 +92,6 @@ class Writer:
                     written = await self._store(principal, connection, plan, items=len(writes))
                     if fingerprint is not None:
                         await idempotency.settle(tenant, connection, fingerprint, written.outcome)
-            except ChangedMeanwhileError:
-                continue
             except Exception as error:
                 if is_contention(error):
                     continue
@@ -106,7 +101,7 @@ class Writer:
         raise Conflict("others keep changing the same memories; try again", retry_after=1)
 
     async def _replay(self, tenant: TenantId, connection: Connection, before: list[WriteOutcome]) -> Written:
-        found = await memories.read(tenant, connection, [item.id for item in before])
+        found = await memories.read(tenant, connection, [item.id for item in before], also_expired=True)
         return Written(before, found, replayed=True)
 
     async def _find_named(self, tenant: TenantId, connection: Connection, slots: Sequence[Slot]) -> None:
@@ -150,7 +145,7 @@ class Writer:
         stored |= await self._meet_twins(principal, connection, blocked, plan=plan)
         missing = [outcome.id for outcome in stored.values() if outcome.id not in known]
         if missing:
-            known |= await memories.read(tenant, connection, missing)
+            known |= await memories.read(tenant, connection, missing, also_expired=True)
         return Written(_in_order(plan.slots, stored, items=items), known, replayed=False)
 
     async def _upsert(self, principal: Principal, connection: Connection, plan: Plan) -> dict[bytes, WriteOutcome]:
@@ -162,6 +157,7 @@ class Writer:
             principal.tenant, connection, [name for _, name in known.values()], lock=True
         )
         stored: dict[bytes, WriteOutcome] = {}
+        changes: list[Change] = []
         for order, (slot, name) in known.items():
             current = locked.get(name)
             if current is None or slot.known is None or current.memory.version != slot.known.memory.version:
@@ -169,98 +165,65 @@ class Writer:
             revive = current.memory.state != "active" or current.expired
             chunks = plan.chunks.get(current.memory.id)
             amended = _amended(current, slot.write)
-            await _apply(
-                principal,
-                connection,
-                current,
-                amended,
-                revive=revive,
-                chunks=chunks,
-                generation=plan.generation.number,
-            )
+            if amended.changed or revive:
+                changes.append(amended.as_change(current, revive=revive, chunks=chunks))
             status = 202 if _unembedded(chunks or []) else 200
             stored[order] = WriteOutcome(current.memory.id, status, deduplicated=False)
+        await memory_writes.update(principal, connection, changes, generation=plan.generation.number)
         return stored
 
     async def _meet_twins(
         self, principal: Principal, connection: Connection, blocked: Sequence[Slot], *, plan: Plan
     ) -> dict[bytes, WriteOutcome]:
         """Equal memories hold these ones' places."""
-        keys = [slot.fresh.dedup_key for slot in blocked if slot.fresh.dedup_key is not None]
-        if len(keys) < len(blocked):
+        if not blocked:
+            return {}
+        keys = {slot.fresh.dedup_key: slot for slot in blocked}
+        wanted = [key for key in keys if key is not None]
+        if len(wanted) < len(blocked):
             raise ChangedMeanwhileError  # a name was taken after it was looked up
-        twins = await memories.find_twins(principal.tenant, connection, keys) if keys else {}
-        return {
-            slot.order: await self._meet_twin(
-                principal, connection, slot, twin=twins.get(slot.fresh.dedup_key or b""), plan=plan
-            )
-            for slot in blocked
-        }
+        twins = await memories.find_twins(principal.tenant, connection, wanted, lock=True)
+        expired: list[UUID] = []
+        changes: list[Change] = []
+        again: list[NewMemory] = []
+        stored: dict[bytes, WriteOutcome] = {}
+        for key in wanted:
+            slot, twin = keys[key], twins.get(key)
+            if twin is None:
+                raise ChangedMeanwhileError
+            if twin.expired or slot.write.on_duplicate == "create":
+                if twin.expired:
+                    expired.append(twin.memory.id)
+                again.append(msgspec.structs.replace(slot.fresh, dedup_key=key if twin.expired else None))
+                stored[slot.order] = WriteOutcome(slot.fresh.id, _made_status(plan, slot), deduplicated=False)
+                continue
+            amended = amend(twin, repeated(twin, slot.writes))
+            if amended.changed:
+                changes.append(amended.as_change(twin, revive=False, chunks=None))
+            stored[slot.order] = WriteOutcome(twin.memory.id, 200, deduplicated=True)
+        await self._insert_again(principal, connection, again, expired=expired, plan=plan)
+        await memory_writes.update(principal, connection, changes, generation=plan.generation.number)
+        return stored
 
-    async def _meet_twin(
-        self, principal: Principal, connection: Connection, slot: Slot, *, twin: Revision | None, plan: Plan
-    ) -> WriteOutcome:
-        if twin is None:
-            raise ChangedMeanwhileError
-        if twin.expired:
-            await memory_writes.release_place(principal.tenant, connection, twin.memory.id)
-            return await self._insert_one(principal, connection, slot, plan=plan, dedup_key=slot.fresh.dedup_key)
-        if slot.write.on_duplicate == "create":
-            return await self._insert_one(principal, connection, slot, plan=plan, dedup_key=None)
-        given = given_fields(slot.write)
-        if slot.write.on_duplicate == "return":
-            given = {"expires_at": later_expiry(twin.memory.expires_at, slot.fresh.expires_at)}
-        await _apply(
-            principal,
-            connection,
-            twin,
-            amend(twin, given),
-            revive=False,
-            chunks=None,
-            generation=plan.generation.number,
-        )
-        return WriteOutcome(twin.memory.id, 200, deduplicated=True)
-
-    async def _insert_one(
-        self, principal: Principal, connection: Connection, slot: Slot, *, plan: Plan, dedup_key: bytes | None
-    ) -> WriteOutcome:
-        memory = msgspec.structs.replace(slot.fresh, dedup_key=dedup_key)
+    async def _insert_again(
+        self,
+        principal: Principal,
+        connection: Connection,
+        again: Sequence[NewMemory],
+        *,
+        expired: Sequence[UUID],
+        plan: Plan,
+    ) -> None:
+        """Insert beside a twin, or in place of an expired one."""
+        if expired:
+            await memory_writes.release_places(principal.tenant, connection, expired)
+        if not again:
+            return
         made = await memory_writes.insert(
-            principal, connection, [memory], generation=plan.generation.number, chunks=plan.chunks
+            principal, connection, again, generation=plan.generation.number, chunks=plan.chunks
         )
-        if not made:
+        if len(made) < len(again):
             raise ChangedMeanwhileError
-        return WriteOutcome(memory.id, _made_status(plan, slot), deduplicated=False)
-
-
-async def _apply(
-    principal: Principal,
-    connection: Connection,
-    before: Revision,
-    amended: Amended,
-    *,
-    revive: bool,
-    chunks: list[Chunk] | None,
-    generation: int,
-) -> None:
-    """Write a change down, if it is one."""
-    if not amended.changed and not revive:
-        return
-    await memory_writes.update(
-        principal,
-        connection,
-        before,
-        memory_writes.Change(
-            after=amended.after,
-            occurred_given=amended.occurred_given,
-            dedup_key=amended.dedup_key,
-            revive=revive,
-            reindex=amended.reindex or revive,
-            chunks=chunks,
-            changed=amended.changed,
-        ),
-        generation=generation,
-    )
 
 
 def _amended(known: Revision, write: MemoryWrite) -> Amended:

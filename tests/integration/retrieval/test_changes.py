@@ -100,6 +100,54 @@ class TestPatching:
         assert response.json()["id"] == one["id"]
         assert (await client.get(f"/v1/memories/{two['id']}")).json()["content"] == "two"
 
+    async def test_two_that_are_each_to_become_the_other_are_both_refused(self, client: httpx2.AsyncClient) -> None:
+        ids = [(await _write(client, content=content))["id"] for content in ("one", "two")]
+
+        answers = await asyncio.gather(
+            *(client.patch(f"/v1/memories/{ids[n % 2]}", json={"content": ("two", "one")[n % 2]}) for n in range(8))
+        )
+
+        assert [(answer.status_code, answer.json()["id"]) for answer in answers] == [
+            (409, ids[1 - n % 2]) for n in range(8)
+        ]
+
+    async def test_of_many_that_become_the_same_at_once_one_does_and_the_others_name_it(
+        self, client: httpx2.AsyncClient
+    ) -> None:
+        ids = [(await _write(client, content=f"note {n}"))["id"] for n in range(6)]
+
+        answers = await asyncio.gather(*(client.patch(f"/v1/memories/{i}", json={"content": "same"}) for i in ids))
+
+        assert sorted(answer.status_code for answer in answers) == [200] + [409] * 5
+        [winner] = [answer.json()["id"] for answer in answers if answer.status_code == 200]
+        assert {answer.json()["id"] for answer in answers} == {winner}
+
+    async def test_moving_to_a_user_who_has_the_name_already_names_the_holder(self, client: httpx2.AsyncClient) -> None:
+        holder = await _write(client, content="a", external_id="doc", user_id="ann")
+        other = await _write(client, content="b", external_id="doc", user_id="bob")
+
+        response = await client.patch(f"/v1/memories/{other['id']}", json={"user_id": "ann"})
+
+        assert (response.status_code, response.json()["code"]) == (409, "duplicate_memory")
+        assert response.json()["id"] == holder["id"]
+
+    async def test_true_is_not_one(self, client: httpx2.AsyncClient) -> None:
+        memory = await _write(client, content="a", metadata={"x": 1})
+
+        after = (await client.patch(f"/v1/memories/{memory['id']}", json={"metadata": {"x": True}})).json()
+
+        assert after["metadata"]["x"] is True
+        assert after["version"] == 2
+
+    async def test_an_expiry_in_the_past_is_kept_answered_and_ends_the_memory(self, client: httpx2.AsyncClient) -> None:
+        memory = await _write(client, content="a")
+        path = f"/v1/memories/{memory['id']}"
+
+        response = await client.patch(path, json={"expires_at": "2020-01-01T00:00:00Z"})
+
+        assert (response.status_code, response.json()["version"], response.headers["etag"]) == (200, 2, '"2"')
+        assert (await client.get(path)).status_code == 404
+
     async def test_concurrent_patches_of_different_fields_all_last(self, client: httpx2.AsyncClient) -> None:
         memory = await _write(client, content="a")
         patches: list[dict[str, Any]] = [

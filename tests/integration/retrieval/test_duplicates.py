@@ -1,10 +1,44 @@
 import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx2
 import pytest
 
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.session import Connection, Database
+
 pytestmark = pytest.mark.anyio
+
+
+@contextmanager
+def counted_statements(database: Database) -> Generator[list[str]]:
+    """Every statement that is sent meanwhile in a tenant's transactions."""
+    seen: list[str] = []
+    real = database.tenant
+
+    class Counting:
+        def __init__(self, connection: Connection) -> None:
+            self._connection = connection
+
+        def __getattr__(self, name: str) -> Any:
+            method = getattr(self._connection, name)
+
+            def counting(statement: str, *args: object) -> Any:
+                seen.append(statement)
+                return method(statement, *args)
+
+            return counting
+
+    @asynccontextmanager
+    async def tenant(tenant: TenantId) -> AsyncGenerator[Any]:
+        async with real(tenant) as connection:
+            yield Counting(connection)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(database, "tenant", tenant)
+        yield seen
 
 
 async def _post(client: httpx2.AsyncClient, **fields: Any) -> httpx2.Response:
@@ -108,6 +142,59 @@ class TestDuplicates:
         assert new.json()["id"] != old.json()["id"]
         assert (await client.get(f"/v1/memories/{old.json()['id']}")).status_code == 404
 
+    async def test_the_same_again_is_answered_even_when_it_has_expired_already(
+        self, client: httpx2.AsyncClient
+    ) -> None:
+        for fields in ({"content": "late"}, {"content": "late", "external_id": "doc"}):
+            answers = [await _post(client, **fields, expires_at="2020-01-01T00:00:00Z") for _ in range(3)]
+
+            assert {answer.status_code for answer in answers} <= {200, 201}
+            assert {answer.json()["expires_at"] for answer in answers} == {"2020-01-01T00:00:00Z"}
+        assert (await client.get("/v1/memories")).json()["results"] == []
+
+    async def test_repeats_in_a_batch_do_to_a_memory_what_they_would_do_one_by_one(
+        self, client: httpx2.AsyncClient
+    ) -> None:
+        before = (await _post(client, content="fact", importance=0.1, source="a")).json()
+        repeats = [
+            {"content": "fact", "importance": 0.2, "source": "ignored"},
+            {"content": "fact", "importance": 0.9, "on_duplicate": "update"},
+            {"content": "fact", "importance": 0.3},
+        ]
+
+        answer = await client.post("/v1/memories/batch", json={"memories": repeats})
+
+        assert [item["id"] for item in answer.json()["results"]] == [before["id"]] * 3
+        after = (await client.get(f"/v1/memories/{before['id']}")).json()
+        assert (after["importance"], after["source"], after["version"]) == (0.9, "a", 2)
+
+    async def test_a_batch_that_changes_many_takes_no_more_statements_than_one_that_changes_one(
+        self, client: httpx2.AsyncClient, service: Any
+    ) -> None:
+        async def statements(round_: str, count: int) -> int:
+            memories = [
+                {"content": f"{round_} {n}", "external_id": f"{n}", "scene": [round_], "metadata": {"n": n}}
+                for n in range(count)
+            ] + [
+                {"content": f"twin {n}", "importance": len(round_) / 10, "on_duplicate": "update"} for n in range(count)
+            ]
+            with counted_statements(service.database) as seen:
+                answer = await client.post("/v1/memories/batch", json={"memories": memories})
+            assert {item["status"] for item in answer.json()["results"]} <= {200, 201}
+            return len(seen)
+
+        await statements("first", 40)
+        one, many = await statements("second", 1), await statements("third", 40)
+
+        assert many == one
+        listed = (await client.get("/v1/memories", params={"limit": 1000})).json()["results"]
+        assert len(listed) == 80
+        named = {memory["external_id"]: memory for memory in listed if memory["external_id"]}
+        assert {(m["content"], m["scene"][0], m["metadata"]["n"]) for m in named.values()} == {
+            (f"third {n}", "third", n) for n in range(40)
+        }
+        assert {memory["importance"] for memory in listed if not memory["external_id"]} == {0.5}
+
 
 class TestExternalIds:
     async def test_writing_the_name_again_updates(self, client: httpx2.AsyncClient) -> None:
@@ -139,6 +226,33 @@ class TestExternalIds:
         [memory] = (await client.get("/v1/memories")).json()["results"]
         assert memory["content"] in {f"take {n}" for n in range(8)}
         assert memory["version"] == 8
+
+    async def test_a_hidden_one_that_the_index_has_lost_comes_back_and_can_be_deleted(
+        self, client: httpx2.AsyncClient, database: Database, tenant: TenantId
+    ) -> None:
+        ids = [(await _post(client, content="x", external_id=name)).json()["id"] for name in ("one", "two")]
+        async with database.tenant(tenant) as connection:  # a marker, and what it asks of the index
+            await connection.execute("UPDATE memory SET state = 'forgotten' WHERE tenant_id = $1", tenant)
+            await connection.execute(
+                "INSERT INTO outbox (tenant_id, generation, memory_id, rev, op, done_at)"
+                " SELECT tenant_id, generation, memory_id, rev, 'delete', now() FROM outbox WHERE tenant_id = $1",
+                tenant,
+            )
+
+        back = await _post(client, content="x", external_id="one")
+        gone = await client.delete(f"/v1/memories/{ids[1]}")
+
+        assert (back.status_code, back.json()["id"], back.json()["state"]) == (200, ids[0], "active")
+        assert gone.status_code == 204
+        async with database.tenant(tenant) as connection:
+            rows = await connection.fetch(
+                "SELECT memory_id, rev, op FROM outbox WHERE tenant_id = $1 AND done_at IS NULL", tenant
+            )
+        assert {(str(row["memory_id"]), row["rev"], row["op"]) for row in rows} == {
+            (ids[0], 1, "delete"),
+            (ids[0], 2, "upsert"),
+            (ids[1], 1, "delete"),
+        }
 
     async def test_an_expired_one_comes_back_alive(self, client: httpx2.AsyncClient) -> None:
         old = await _post(client, content="x", external_id="doc", expires_at="2020-01-01T00:00:00Z")

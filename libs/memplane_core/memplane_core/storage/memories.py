@@ -9,6 +9,7 @@ import msgspec
 from memplane_core.contracts.memories import EntityFilter
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.outbox import OR_AGAIN
 from memplane_core.storage.session import Connection, Row
 
 COLUMNS: Final = """
@@ -68,10 +69,20 @@ def memory_of(row: Row) -> Memory:
     return Memory(**{name: row[name] for name in Memory.__struct_fields__})
 
 
-async def read(tenant: TenantId, connection: Connection, ids: Sequence[UUID]) -> dict[UUID, Memory]:
-    """The memories of these ids that exist and have not expired, whatever their state."""
+async def read(
+    tenant: TenantId, connection: Connection, ids: Sequence[UUID], *, also_expired: bool = False
+) -> dict[UUID, Memory]:
+    """The memories of these ids that exist and have not expired, whatever their state.
+
+    Args:
+        tenant: Whose they are.
+        connection: A transaction of the tenant.
+        ids: Of the memories.
+        also_expired: Expired ones too, for the answer to the request that made them so.
+    """
+    alive = "" if also_expired else f"AND {ALIVE}"
     rows = await connection.fetch(
-        f"SELECT {COLUMNS} FROM {SOURCE} WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[]) AND {ALIVE}", tenant, ids
+        f"SELECT {COLUMNS} FROM {SOURCE} WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[]) {alive}", tenant, ids
     )
     return {row["id"]: memory_of(row) for row in rows}
 
@@ -110,13 +121,15 @@ async def find_named(
     return {Name(row["external_id"], row["user_id"], row["agent_id"]): _revision(row) for row in rows}
 
 
-async def find_twins(tenant: TenantId, connection: Connection, keys: Sequence[bytes]) -> dict[bytes, Revision]:
+async def find_twins(
+    tenant: TenantId, connection: Connection, keys: Sequence[bytes], *, lock: bool = False
+) -> dict[bytes, Revision]:
     """The active memories that are the same, expired ones too, by their key; locked in its order."""
     rows = await connection.fetch(
         f"""
         SELECT {_REVISION} FROM {SOURCE}
         WHERE m.tenant_id = $1 AND m.dedup_key = ANY($2::bytea[]) AND m.state = 'active'
-        ORDER BY m.dedup_key FOR UPDATE OF m
+        ORDER BY m.dedup_key {"FOR UPDATE OF m" if lock else ""}
         """,
         tenant,
         keys,
@@ -165,7 +178,7 @@ def conditions_of(where: EntityFilter, values: list[Any]) -> list[str]:
 async def remove(tenant: TenantId, connection: Connection, memory_id: UUID) -> bool:
     """Delete a memory, its history and all derived from it, and tell the index. False where it is not there."""
     row = await connection.fetchval(
-        """
+        f"""
         WITH gone AS (
             DELETE FROM memory WHERE tenant_id = $1 AND id = $2 RETURNING id
         ), used AS (
@@ -179,8 +192,9 @@ async def remove(tenant: TenantId, connection: Connection, memory_id: UUID) -> b
         ), chunks AS (
             DELETE FROM chunk WHERE tenant_id = $1 AND memory_id = $2 RETURNING generation, rev
         ), queued AS (
-            INSERT INTO outbox (tenant_id, generation, memory_id, rev, op, chunks)
+            INSERT INTO outbox AS o (tenant_id, generation, memory_id, rev, op, chunks)
             SELECT $1, generation, $2, rev, 'delete', count(*) FROM chunks GROUP BY generation, rev
+            {OR_AGAIN}
         )
         SELECT id FROM gone
         """,

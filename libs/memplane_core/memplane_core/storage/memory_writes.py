@@ -9,12 +9,13 @@ import asyncpg
 import msgspec
 
 from memplane_core.domain.chunking import Chunk
-from memplane_core.domain.errors import DuplicateMemory
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import Principal, TenantId
+from memplane_core.storage.chunks import OwnedChunk, chunk_columns, insert_chunks
 from memplane_core.storage.exact_json import exact_json
-from memplane_core.storage.memories import Revision, find_twins
-from memplane_core.storage.session import Connection, pack_vector
+from memplane_core.storage.memories import Revision
+from memplane_core.storage.outbox import OR_AGAIN
+from memplane_core.storage.session import Connection
 
 
 class NewMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,13 +70,13 @@ WITH input AS (
     SELECT DISTINCT $1::uuid, id, tag FROM input JOIN made USING (id), unnest(scene) AS tag
 ), chunks AS (
     INSERT INTO chunk (tenant_id, generation, memory_id, rev, n, span_start, span_end, tokens, embedding)
-    SELECT $1, $3, memory_id, 1, n, span_start, span_end, string_to_array(tokens, ' '), embedding
-    FROM unnest($4::uuid[], $5::int[], $6::int[], $7::int[], $8::text[], $9::vector[])
-        AS c(memory_id, n, span_start, span_end, tokens, embedding)
+    SELECT $1, $5, memory_id, rev, n, span_start, span_end, string_to_array(tokens, ' '), embedding
+    FROM unnest($6::uuid[], $7::int[], $8::int[], $9::int[], $10::int[], $11::text[], $12::vector[])
+        AS c(memory_id, rev, n, span_start, span_end, tokens, embedding)
     JOIN made ON made.id = c.memory_id
 ), past AS (
     INSERT INTO history (tenant_id, memory_id, version, event, key_id, request_id, changes)
-    SELECT $1, id, 1, 'created', $10, $11, '{}' FROM made
+    SELECT $1, id, 1, 'created', $3, $4, '{}' FROM made
 ), queued AS (
     INSERT INTO outbox (tenant_id, generation, memory_id, rev, op)
     SELECT $1, g.number, made.id, 1, 'upsert' FROM made, generation g WHERE g.tenant_id = $1
@@ -104,20 +105,15 @@ async def insert(
     Returns:
         What was inserted, by id; the rest stand behind another memory.
     """
-    flat = [(m.id, chunk) for m in memories for chunk in chunks.get(m.id, ())]
+    columns = chunk_columns(OwnedChunk(m.id, 1, chunk) for m in memories for chunk in chunks.get(m.id, ()))
     rows = await connection.fetch(
         _INSERT,
         principal.tenant,
         msgspec.json.encode([_record(m) for m in memories]).decode(),
-        generation,
-        [memory_id for memory_id, _ in flat],
-        [chunk.n for _, chunk in flat],
-        [chunk.window.start for _, chunk in flat],
-        [chunk.window.end for _, chunk in flat],
-        [" ".join(chunk.tokens) for _, chunk in flat],
-        [None if chunk.vector is None else pack_vector(chunk.vector) for _, chunk in flat],
         principal.key_id,
         principal.request_id,
+        generation,
+        *columns,
     )
     return {row["id"]: Inserted(row["created_at"]) for row in rows}
 
@@ -131,30 +127,35 @@ def _record(memory: NewMemory) -> dict[str, Any]:
 
 _UPDATE = """
 WITH input AS (
-    SELECT * FROM json_to_record($3::json) AS r(
-        content text, actor text, scene text[], source text, memory_type text, user_id text, agent_id text,
+    SELECT * FROM json_to_recordset($2::json) AS r(
+        id uuid, content text, actor text, scene text[], source text, memory_type text, user_id text, agent_id text,
         session_id text, importance float8, priority smallint, pinned boolean, metadata jsonb, occurred_at timestamptz,
-        occurred_given boolean, expires_at timestamptz, dedup_key text, rev int)
+        occurred_given boolean, expires_at timestamptz, dedup_key text, rev int, revive boolean, changed jsonb)
 ), changed AS (
     UPDATE memory m SET
         content = i.content, actor = i.actor, scene = i.scene, source = i.source, memory_type = i.memory_type,
         user_id = i.user_id, agent_id = i.agent_id, session_id = i.session_id, importance = i.importance,
         pinned = i.pinned, metadata = i.metadata, occurred_at = i.occurred_at, occurred_given = i.occurred_given,
         expires_at = i.expires_at, dedup_key = decode(i.dedup_key, 'hex'), rev = i.rev,
-        state = CASE WHEN $7 THEN 'active' ELSE m.state END,
-        merged_into = CASE WHEN $7 THEN NULL ELSE m.merged_into END,
-        purge_at = CASE WHEN $7 THEN NULL ELSE m.purge_at END,
+        state = CASE WHEN i.revive THEN 'active' ELSE m.state END,
+        merged_into = CASE WHEN i.revive THEN NULL ELSE m.merged_into END,
+        purge_at = CASE WHEN i.revive THEN NULL ELSE m.purge_at END,
         version = m.version + 1, updated_at = clock_timestamp()
-    FROM input i WHERE m.tenant_id = $1 AND m.id = $2
-    RETURNING m.version, m.updated_at
+    FROM input i WHERE m.tenant_id = $1 AND m.id = i.id
+    RETURNING m.id, m.version, i.changed
 ), used AS (
     UPDATE memory_usage u SET priority = i.priority FROM input i
-    WHERE u.tenant_id = $1 AND u.memory_id = $2 AND u.priority <> i.priority
-), past AS (
-    INSERT INTO history (tenant_id, memory_id, version, event, key_id, request_id, changes)
-    SELECT $1, $2, version, 'updated', $4, $5, $6 FROM changed
+    WHERE u.tenant_id = $1 AND u.memory_id = i.id AND u.priority <> i.priority
+), scenes_left AS (
+    DELETE FROM memory_scene s USING input i
+    WHERE s.tenant_id = $1 AND s.memory_id = i.id AND NOT s.scene = ANY (i.scene)
+), scenes_entered AS (
+    INSERT INTO memory_scene (tenant_id, memory_id, scene)
+    SELECT DISTINCT $1::uuid, id, tag FROM input, unnest(scene) AS tag
+    ON CONFLICT DO NOTHING
 )
-SELECT version, updated_at FROM changed
+INSERT INTO history (tenant_id, memory_id, version, event, key_id, request_id, changes)
+SELECT $1, id, version, 'updated', $3, $4, changed FROM changed
 """
 
 
@@ -162,6 +163,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """A memory as it is to be from now on.
 
     Attributes:
+        before: As it is; its row is locked.
         after: Its new fields; `version`, `updated_at` and the index state are the database's to give.
         revive: A hidden memory becomes active again.
         reindex: The index holds something of it that changes: `rev` grows.
@@ -169,6 +171,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         changed: Old values of the fields that change, for the history.
     """
 
+    before: Revision
     after: Memory
     occurred_given: bool
     dedup_key: bytes | None
@@ -177,125 +180,100 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     chunks: list[Chunk] | None
     changed: dict[str, Any]
 
+    @property
+    def rev(self) -> int:
+        """The revision from now on."""
+        return self.before.rev + 1 if self.reindex else self.before.rev
 
-async def update(
-    principal: Principal, connection: Connection, before: Revision, change: Change, *, generation: int
-) -> None:
-    """Give a locked memory its new form, queue it for the index, and queue the old form for removal.
+
+class PlaceTakenError(Exception):
+    """Another memory became the same while this one was being changed: look again."""
+
+
+async def update(principal: Principal, connection: Connection, changes: Sequence[Change], *, generation: int) -> None:
+    """Give locked memories their new forms, queue those for the index, and queue the old forms for removal.
 
     Raises:
-        DuplicateMemory: Another active memory is the same already; nothing has been changed.
+        PlaceTakenError: See there; the transaction is of no use any more.
     """
-    tenant, memory_id = principal.tenant, before.memory.id
-    rev = before.rev + 1 if change.reindex else before.rev
-    record = msgspec.structs.asdict(change.after)
-    record |= {
+    if not changes:
+        return
+    tenant = principal.tenant
+    try:
+        await connection.execute(
+            _UPDATE,
+            tenant,
+            msgspec.json.encode([_change_record(change) for change in changes]).decode(),
+            principal.key_id,
+            principal.request_id,
+        )
+    except asyncpg.UniqueViolationError as error:
+        raise PlaceTakenError from error
+    reindexed = [change for change in changes if change.reindex]
+    if reindexed:
+        await _requeue(tenant, connection, reindexed)
+    rewritten = [change for change in reindexed if change.chunks is not None]
+    if rewritten:
+        await _replace_chunks(tenant, connection, rewritten, generation=generation)
+
+
+def _change_record(change: Change) -> dict[str, Any]:
+    return msgspec.structs.asdict(change.after) | {
         "metadata": msgspec.Raw(exact_json(change.after.metadata)),
         "occurred_given": change.occurred_given,
         "dedup_key": change.dedup_key and change.dedup_key.hex(),
-        "rev": rev,
+        "rev": change.rev,
+        "revive": change.revive,
+        "changed": msgspec.Raw(exact_json(change.changed)),
     }
-    if change.dedup_key is not None and change.dedup_key != before.dedup_key:
-        await _take_place(tenant, connection, change.dedup_key)
-    try:
-        await connection.fetchrow(
-            _UPDATE,
-            tenant,
-            memory_id,
-            msgspec.json.encode(record).decode(),
-            principal.key_id,
-            principal.request_id,
-            change.changed,
-            change.revive,
-        )
-    except asyncpg.UniqueViolationError as error:
-        raise DuplicateMemory("another memory became the same just now; read it and try again") from error
-    if change.after.scene != before.memory.scene:
-        await _replace_scenes(tenant, connection, memory_id, scene=change.after.scene)
-    if change.reindex:
-        await _requeue(tenant, connection, memory_id, rev=rev)
-        if change.chunks is not None:
-            await replace_chunks(tenant, connection, memory_id, rev=rev, generation=generation, chunks=change.chunks)
 
 
-async def _take_place(tenant: TenantId, connection: Connection, dedup_key: bytes) -> None:
-    """An expired twin holds no place; a living one keeps it."""
-    twins = await find_twins(tenant, connection, [dedup_key])
-    twin = twins.get(dedup_key)
-    if twin is None:
-        return
-    if not twin.expired:
-        raise DuplicateMemory(f"memory {twin.memory.id} is the same already", id=twin.memory.id)
-    await release_place(tenant, connection, twin.memory.id)
-
-
-async def release_place(tenant: TenantId, connection: Connection, memory_id: UUID) -> None:
-    """Let an expired memory no longer stand for what it was, so that another may."""
-    await connection.execute("UPDATE memory SET dedup_key = NULL WHERE tenant_id = $1 AND id = $2", tenant, memory_id)
-
-
-async def _replace_scenes(tenant: TenantId, connection: Connection, memory_id: UUID, *, scene: list[str]) -> None:
-    await connection.execute("DELETE FROM memory_scene WHERE tenant_id = $1 AND memory_id = $2", tenant, memory_id)
+async def release_places(tenant: TenantId, connection: Connection, memory_ids: Sequence[UUID]) -> None:
+    """Let expired memories no longer stand for what they were, so that others may."""
     await connection.execute(
-        """
-        INSERT INTO memory_scene (tenant_id, memory_id, scene)
-        SELECT DISTINCT $1::uuid, $2::uuid, tag FROM unnest($3::text[]) AS tag
-        """,
-        tenant,
-        memory_id,
-        scene,
+        "UPDATE memory SET dedup_key = NULL WHERE tenant_id = $1 AND id = ANY($2::uuid[])", tenant, memory_ids
     )
 
 
-async def _requeue(tenant: TenantId, connection: Connection, memory_id: UUID, *, rev: int) -> None:
-    """Ask the index to drop the old revision and take the new one, whose chunks are the old ones until replaced."""
+async def _requeue(tenant: TenantId, connection: Connection, changes: Sequence[Change]) -> None:
+    """Ask the index to drop the old revisions and take the new ones, whose chunks are the old ones until replaced.
+
+    A revision that was removed before, while its memory was hidden, is removed again.
+    """
     await connection.execute(
-        """
-        WITH unsent AS (
-            DELETE FROM outbox WHERE tenant_id = $1 AND memory_id = $2 AND op = 'upsert'
+        f"""
+        WITH input AS (
+            SELECT * FROM unnest($2::uuid[], $3::int[]) AS r(memory_id, rev)
+        ), unsent AS (
+            DELETE FROM outbox o USING input i
+            WHERE o.tenant_id = $1 AND o.memory_id = i.memory_id AND o.op = 'upsert'
         ), old AS (
-            SELECT generation, rev, count(*) AS chunks FROM chunk
-            WHERE tenant_id = $1 AND memory_id = $2 GROUP BY generation, rev
+            SELECT c.generation, c.memory_id, c.rev, count(*) AS chunks FROM chunk c JOIN input i USING (memory_id)
+            WHERE c.tenant_id = $1 GROUP BY c.generation, c.memory_id, c.rev
         ), dropped AS (
-            INSERT INTO outbox (tenant_id, generation, memory_id, rev, op, chunks)
-            SELECT $1, generation, $2, rev, 'delete', chunks FROM old
+            INSERT INTO outbox AS o (tenant_id, generation, memory_id, rev, op, chunks)
+            SELECT $1, generation, memory_id, rev, 'delete', chunks FROM old
+            {OR_AGAIN}
         ), queued AS (
             INSERT INTO outbox (tenant_id, generation, memory_id, rev, op)
-            SELECT $1, number, $2, $3, 'upsert' FROM generation WHERE tenant_id = $1
+            SELECT $1, g.number, i.memory_id, i.rev, 'upsert' FROM input i, generation g WHERE g.tenant_id = $1
         )
-        UPDATE chunk SET rev = $3 WHERE tenant_id = $1 AND memory_id = $2
+        UPDATE chunk c SET rev = i.rev FROM input i WHERE c.tenant_id = $1 AND c.memory_id = i.memory_id
         """,
         tenant,
-        memory_id,
-        rev,
+        [change.after.id for change in changes],
+        [change.rev for change in changes],
     )
 
 
-async def replace_chunks(
-    tenant: TenantId,
-    connection: Connection,
-    memory_id: UUID,
-    *,
-    rev: int,
-    generation: int,
-    chunks: Sequence[Chunk],
+async def _replace_chunks(
+    tenant: TenantId, connection: Connection, changes: Sequence[Change], *, generation: int
 ) -> None:
-    """Give a memory other chunks in one generation; those of other generations are made again by the drain."""
-    await connection.execute("DELETE FROM chunk WHERE tenant_id = $1 AND memory_id = $2", tenant, memory_id)
+    """Give memories other chunks in one generation; those of other generations are made again by the drain."""
     await connection.execute(
-        """
-        INSERT INTO chunk (tenant_id, generation, memory_id, rev, n, span_start, span_end, tokens, embedding)
-        SELECT $1, $2, $3, $4, n, span_start, span_end, string_to_array(tokens, ' '), embedding
-        FROM unnest($5::int[], $6::int[], $7::int[], $8::text[], $9::vector[])
-            AS c(n, span_start, span_end, tokens, embedding)
-        """,
+        "DELETE FROM chunk WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[])",
         tenant,
-        generation,
-        memory_id,
-        rev,
-        [chunk.n for chunk in chunks],
-        [chunk.window.start for chunk in chunks],
-        [chunk.window.end for chunk in chunks],
-        [" ".join(chunk.tokens) for chunk in chunks],
-        [None if chunk.vector is None else pack_vector(chunk.vector) for chunk in chunks],
+        [change.after.id for change in changes],
     )
+    owned = (OwnedChunk(change.after.id, change.rev, chunk) for change in changes for chunk in change.chunks or ())
+    await insert_chunks(tenant, connection, owned, generation=generation)

@@ -10,7 +10,8 @@ import msgspec
 from memplane_core.domain.chunking import Chunk
 from memplane_core.domain.index import NEVER, Generation, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.storage.session import Connection, Row, pack_vector
+from memplane_core.storage.chunks import OwnedChunk, insert_chunks
+from memplane_core.storage.session import Connection, Row
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -98,6 +99,13 @@ async def mark_ready(tenant: TenantId, connection: Connection, generation: Gener
 
 DUE: Final = "done_at IS NULL AND failed_at IS NULL AND not_before <= clock_timestamp()"
 """SQL condition of an outbox row that the index could be told of right now."""
+
+OR_AGAIN: Final = """
+    ON CONFLICT (tenant_id, memory_id, generation, rev, op) DO UPDATE
+    SET chunks = greatest(o.chunks, EXCLUDED.chunks), attempts = 0, done_at = NULL, failed_at = NULL,
+        not_before = clock_timestamp()
+"""
+"""SQL ending of an insert into `outbox AS o` of removals, some of which may have been made before."""
 
 _EMBEDDED: Final = """
     AND (SELECT count(*) > 0 AND count(*) = count(c.embedding) FROM chunk c
@@ -200,35 +208,19 @@ async def store_chunks(
         *_columns(list(chunks)),
     )
     at = {row["id"]: row["rev"] for row in locked}
-    flat = [
-        (revision, chunk)
-        for revision, own in chunks.items()
-        if at.get(revision.memory_id) == revision.rev
-        for chunk in own
-    ]
     await connection.execute(
         "DELETE FROM chunk WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[]) AND generation = $3",
         tenant,
         list(at),
         generation,
     )
-    await connection.execute(
-        """
-        INSERT INTO chunk (tenant_id, generation, memory_id, rev, n, span_start, span_end, tokens, embedding)
-        SELECT $1, $2, memory_id, rev, n, span_start, span_end, string_to_array(tokens, ' '), embedding
-        FROM unnest($3::uuid[], $4::int[], $5::int[], $6::int[], $7::int[], $8::text[], $9::vector[])
-            AS c(memory_id, rev, n, span_start, span_end, tokens, embedding)
-        """,
-        tenant,
-        generation,
-        [revision.memory_id for revision, _ in flat],
-        [revision.rev for revision, _ in flat],
-        [chunk.n for _, chunk in flat],
-        [chunk.window.start for _, chunk in flat],
-        [chunk.window.end for _, chunk in flat],
-        [" ".join(chunk.tokens) for _, chunk in flat],
-        [None if chunk.vector is None else pack_vector(chunk.vector) for _, chunk in flat],
+    owned = (
+        OwnedChunk(revision.memory_id, revision.rev, chunk)
+        for revision, own in chunks.items()
+        if at.get(revision.memory_id) == revision.rev
+        for chunk in own
     )
+    await insert_chunks(tenant, connection, owned, generation=generation)
     return len(at)
 
 
@@ -277,16 +269,14 @@ async def _remove_overtaken(
 ) -> None:
     """The removal that the edit queued may have run before the rows arrived: it has to run again."""
     await connection.execute(
-        """
+        f"""
         INSERT INTO outbox AS o (tenant_id, generation, memory_id, rev, op, chunks)
         SELECT $1, $2, r.memory_id, r.rev, 'delete', r.chunks
         FROM unnest($3::uuid[], $4::int[], $5::int[]) AS r(memory_id, rev, chunks)
         WHERE NOT EXISTS (
             SELECT 1 FROM memory m
             WHERE m.tenant_id = $1 AND m.id = r.memory_id AND m.rev = r.rev AND m.state = 'active')
-        ON CONFLICT (tenant_id, memory_id, generation, rev, op) DO UPDATE
-        SET chunks = greatest(o.chunks, EXCLUDED.chunks), attempts = 0, done_at = NULL, failed_at = NULL,
-            not_before = clock_timestamp()
+        {OR_AGAIN}
         """,
         tenant,
         generation,

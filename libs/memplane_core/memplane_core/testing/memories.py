@@ -62,6 +62,7 @@ class MemoryDesk:
             after = msgspec.structs.replace(before.memory, **fields)
             chunks = await self._chunks(after.content, after, embedded=embedded) if "content" in fields else None
             change = Change(
+                before=before,
                 after=after,
                 occurred_given=True,
                 dedup_key=None,
@@ -70,7 +71,7 @@ class MemoryDesk:
                 chunks=chunks,
                 changed=dict.fromkeys(fields),
             )
-            await memory_writes.update(self._principal, connection, before, change, generation=1)
+            await memory_writes.update(self._principal, connection, [change], generation=1)
 
     async def remove(self, memory_id: UUID) -> None:
         """Delete a memory for good."""
