@@ -1,5 +1,6 @@
 """Turns the texts of a write into chunks, or leaves that to the drain."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -7,7 +8,7 @@ import msgspec
 
 from memplane_core.domain.chunking import Chunk, chunks_of
 from memplane_core.domain.embedding import EmbedItem
-from memplane_core.domain.errors import EmbeddingUnavailable
+from memplane_core.domain.errors import MemplaneError
 from memplane_core.domain.index import Generation
 from memplane_core.domain.memory import head_of
 from memplane_core.domain.ports import EmbeddedText, Embedder
@@ -37,17 +38,20 @@ class Chunker:
         self, tenant: TenantId, texts: Sequence[TextToChunk], *, generation: Generation
     ) -> list[list[Chunk]]:
         """Chunks for each text, in order; without vectors where there is too much text or the embedder is away."""
-        heads = [head_of(text.actor, text.occurred_at) for text in texts]
-        items = [EmbedItem(text.content, head) for text, head in zip(texts, heads, strict=True)]
+        items = [EmbedItem(text.content, head_of(text.actor, text.occurred_at)) for text in texts]
         embedded: Sequence[EmbeddedText | None] = [None] * len(items)
-        if items and sum(len(item.text) + len(item.head) for item in items) <= self._settings.sync_embed_bytes:
+        if sum(len(item.text.encode()) + len(item.head.encode()) for item in items) > self._settings.sync_embed_bytes:
+            # Their words alone take seconds, which other requests should not wait for.
+            return await asyncio.to_thread(_chunked, items, embedded)
+        if items:
             try:
                 embedded = await self._embedder.embed_passages(
                     tenant, items, model=generation.model, lane="write", timeout_s=self._settings.embed_timeout_s
                 )
-            except EmbeddingUnavailable as error:
-                _log.warning("stored without vectors", memories=len(items), reason=str(error))
-        return [
-            chunks_of(text.content, head=head, embedded=result)
-            for text, head, result in zip(texts, heads, embedded, strict=True)
-        ]
+            except MemplaneError as error:  # whatever it refuses is stored all the same, and the drain asks again
+                _log.warning("stored without vectors", memories=len(items), reason=type(error).__name__)
+        return _chunked(items, embedded)
+
+
+def _chunked(items: Sequence[EmbedItem], embedded: Sequence[EmbeddedText | None]) -> list[list[Chunk]]:
+    return [chunks_of(item.text, head=item.head, embedded=result) for item, result in zip(items, embedded, strict=True)]

@@ -9,7 +9,7 @@ import msgspec
 
 from memplane_core.contracts.memories import EntityFilter, FoundMemory, ScoreParts, SearchRequest, SearchResponse
 from memplane_core.domain.embedding import ModelProfile
-from memplane_core.domain.errors import IndexUnavailable, NotFound, Unavailable, invalid
+from memplane_core.domain.errors import EmbeddingUnavailable, IndexUnavailable, NotFound, Unavailable, invalid
 from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexHit
 from memplane_core.domain.memory import Memory, to_utc
 from memplane_core.domain.ports import Embedder, VectorIndex
@@ -104,14 +104,18 @@ class Searcher:
     async def _query(
         self, tenant: TenantId, request: SearchRequest, *, generation: Generation, now: datetime, weights: Weights
     ) -> _Query:
-        vector = await self._embedder.embed_query(
-            tenant, request.query, model=generation.model, timeout_s=self._settings.embed_timeout_s
-        )
+        try:
+            vector = await self._embedder.embed_query(
+                tenant, request.query, model=generation.model, timeout_s=self._settings.embed_timeout_s
+            )
+            profile = await self._embedder.profile(generation.model)
+        except NotFound as error:  # a tenant's model that is not served is no fault of the caller's
+            raise EmbeddingUnavailable(f"embedding is not set up for this tenant: {error}", retry_after=30) from error
         limit = request.candidates or max(_MIN_CANDIDATES, 8 * request.top_k)
         return _Query(
             tenant=tenant,
             generation=generation,
-            model=await self._embedder.profile(generation.model),
+            model=profile,
             vector=vector,
             where=request.filters,
             top_k=request.top_k,

@@ -254,15 +254,26 @@ class TestWhenTextsCannotBeEmbeddedAtOnce:
         )
         assert sorted(item["status"] for item in answer.json()["results"]) == [201, 202]
 
+    @pytest.mark.parametrize("text", ["long " * 100, "长" * 100], ids=["english", "chinese"])
     async def test_more_than_can_be_embedded_in_time_is_stored_and_left_to_the_drain(
-        self, client: httpx2.AsyncClient, service: Any
+        self, client: httpx2.AsyncClient, service: Any, text: str
     ) -> None:
-        memories = [{"content": f"{n} " + "long " * 100} for n in range(200)]
+        memories = [{"content": f"{n} {text}"} for n in range(200)]
         answer = await client.post("/v1/memories/batch", json={"memories": memories})
 
         assert {item["status"] for item in answer.json()["results"]} == {202}
         embedder: HashEmbedder = service.embedder
         assert embedder.calls == 0
+
+    async def test_a_model_that_is_not_served_keeps_writes_and_is_no_fault_of_a_search(self, service: Any) -> None:
+        service.embedder = HashEmbedder(models=("another",))
+        async with service.running() as client:
+            written = await _post(client, content="kept")
+            searched = await client.post("/v1/memories/search", json={"query": "kept"})
+
+            assert (written.status_code, written.json()["index_state"]) == (202, "pending")
+            assert (searched.status_code, searched.json()["code"]) == (503, "embedding_unavailable")
+            assert (await client.get(f"/v1/memories/{written.json()['id']}")).status_code == 200
 
 
 class TestWhatAWriteLeavesBehind:
