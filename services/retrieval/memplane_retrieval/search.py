@@ -145,7 +145,7 @@ class Searcher:
                 return SearchResponse(results=results, degraded=degraded)
             # A graph index can give fewer than match a narrow filter: only Postgres knows that there are no more.
             if len(hits) < limit and (whole := await self._scanned(query)) is not None:
-                return SearchResponse(results=await self._ranked(query, whole) or [], degraded=degraded)
+                return SearchResponse(results=await self._ranked(query, whole) or [], degraded=[])
             if limit == MAX_CANDIDATES:
                 return SearchResponse(results=await self._ranked(query, pool) or [], degraded=[*degraded, "top_k"])
             limit = min(limit * _GROWTH, MAX_CANDIDATES)
@@ -153,15 +153,17 @@ class Searcher:
 
     async def _fresh_and_indexed(self, query: _Query) -> tuple[FreshHits, list[IndexHit]]:
         """Both at once. The index is asked after the fresh rows have been, so that nothing falls between the two."""
-        async with self._database.tenant(query.tenant) as connection:
-            indexed = asyncio.create_task(self._indexed(query, limit=query.limit))
-            try:
+        indexed: asyncio.Task[list[IndexHit]] | None = None
+        try:
+            async with self._database.tenant(query.tenant) as connection:
+                indexed = asyncio.create_task(self._indexed(query, limit=query.limit))
                 fresh = await self._fresh(query, connection)
-            except BaseException:
+            return fresh, await indexed
+        except BaseException:
+            if indexed is not None:
                 indexed.cancel()
                 await asyncio.gather(indexed, return_exceptions=True)
-                raise
-        return fresh, await indexed
+            raise
 
     async def _fresh(self, query: _Query, connection: Connection) -> FreshHits:
         fresh = await candidates.fresh_hits(

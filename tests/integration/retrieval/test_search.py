@@ -109,6 +109,29 @@ class TestAMemoryIsRecalledByTheNextRequest:
 
         assert [result["explain"]["origin"] for result in answer["results"]] == ["fresh"]
 
+    async def test_more_that_waits_than_can_be_looked_at_is_said(
+        self, client: httpx2.AsyncClient, service: Any, database: Database, tenant: TenantId
+    ) -> None:
+        for n in range(3):
+            await _write(client, content=f"note {n}", user_id="a")
+        await _drain(database, service.index, tenant, shown=True)
+        await _write(client, content="the note", user_id="a")
+        async with database.tenant(tenant) as connection:  # others' writes, all newer
+            await connection.execute(
+                "INSERT INTO outbox (tenant_id, generation, memory_id, rev, op)"
+                " SELECT $1, 1, gen_random_uuid(), 1, 'upsert' FROM generate_series(1, 20000)",
+                tenant,
+            )
+
+        async with service.running() as second:
+            some = await _search(second, "note", top_k=3, filters={"user_id": "a"})
+            whole = await _search(second, "note", top_k=5, filters={"user_id": "a"})
+
+        assert (len(some["results"]), some["degraded"]) == (3, ["fresh"])
+        assert (len(whole["results"]), whole["degraded"]) == (4, []), (
+            "Postgres was asked for all, and nothing is missing"
+        )
+
 
 class TestStaleIndexRowsNeverSurface:
     async def test_an_edited_memory_answers_with_its_new_text_and_score_alone(

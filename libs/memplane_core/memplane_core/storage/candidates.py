@@ -36,7 +36,7 @@ class FreshHits(msgspec.Struct, frozen=True):
 
     Attributes:
         generation: The tenant's active one as this statement saw it; None where the tenant is gone.
-        overflow: There are more than were scored.
+        overflow: There are, or may be, more than were scored.
     """
 
     generation: int | None
@@ -59,20 +59,32 @@ async def fresh_hits(
     """Matching chunks that wait for the index or were given to it moments ago, newest first, scored."""
     values: list[Any] = [tenant, generation, pack_vector(vector)]
     conditions = "".join(conditions_of(where, values))
+    # Without a filter each row is looked up by its key until there are enough: a hash join would read the whole
+    # partition, other tenants' rows and all. A filter may leave so few rows that to begin with them is better.
+    by_key = "" if conditions else "OFFSET 0"
     rows = await connection.fetch(
         f"""
-        SELECT t.active_generation, f.memory_id, f.rev, f.cosine
+        WITH waiting AS MATERIALIZED (
+            SELECT memory_id, rev, seq FROM outbox
+            WHERE tenant_id = $1 AND generation = $2 AND op = 'upsert' AND fresh_until > statement_timestamp()
+            ORDER BY seq DESC LIMIT {_FRESH_LOOKED_AT}
+        )
+        SELECT t.active_generation, f.memory_id, f.rev, f.cosine,
+               (SELECT count(*) FROM waiting) = {_FRESH_LOOKED_AT} AS unseen
         FROM tenant t LEFT JOIN LATERAL (
-            SELECT c.memory_id, c.rev, -(c.embedding <#> $3::vector) AS cosine
-            FROM (
-                SELECT memory_id, rev, seq FROM outbox
-                WHERE tenant_id = $1 AND generation = $2 AND op = 'upsert' AND fresh_until > statement_timestamp()
-                ORDER BY seq DESC LIMIT {_FRESH_LOOKED_AT}
-            ) o
-            JOIN memory m ON m.tenant_id = $1 AND m.id = o.memory_id AND m.rev = o.rev AND m.state = 'active'
-                AND {ALIVE}{conditions}
-            JOIN chunk c ON c.tenant_id = $1 AND c.generation = $2 AND c.memory_id = o.memory_id AND c.rev = o.rev
-                AND c.embedding IS NOT NULL
+            SELECT o.memory_id, o.rev, c.cosine FROM waiting o
+            CROSS JOIN LATERAL (
+                SELECT FROM memory m
+                WHERE m.tenant_id = $1 AND m.id = o.memory_id AND m.rev = o.rev AND m.state = 'active'
+                  AND {ALIVE}{conditions}
+                {by_key}
+            ) m
+            CROSS JOIN LATERAL (
+                SELECT -(embedding <#> $3::vector) AS cosine FROM chunk
+                WHERE tenant_id = $1 AND generation = $2 AND memory_id = o.memory_id AND rev = o.rev
+                  AND embedding IS NOT NULL
+                {by_key}
+            ) c
             ORDER BY o.seq DESC LIMIT {FRESH_LIMIT + 1}
         ) f ON true
         WHERE t.id = $1 AND t.deleted_at IS NULL
@@ -83,7 +95,7 @@ async def fresh_hits(
     return FreshHits(
         generation=rows[0]["active_generation"] if rows else None,
         hits=best_of(found[:FRESH_LIMIT]),
-        overflow=len(found) > FRESH_LIMIT,
+        overflow=len(found) > FRESH_LIMIT or any(row["unseen"] for row in rows),
     )
 
 
@@ -103,24 +115,23 @@ async def scan(
     """The `limit` nearest of all matching memories, exactly; None where there are more than `SCAN_LIMIT` chunks."""
     values: list[Any] = [tenant, generation]
     conditions = "".join(conditions_of(where, values))
-    source = f"""
-        FROM chunk c JOIN memory m ON m.tenant_id = $1 AND m.id = c.memory_id AND m.rev = c.rev
-        WHERE c.tenant_id = $1 AND c.generation = $2 AND c.embedding IS NOT NULL
-          AND m.state = 'active' AND {ALIVE}{conditions}
-    """
-    size = await connection.fetchval(
-        f"SELECT count(*) FROM (SELECT 1 {source} LIMIT {SCAN_LIMIT + 1}) AS probe", *values
-    )
-    if size > SCAN_LIMIT:
-        return None
     values += [pack_vector(vector), limit]
     rows = await connection.fetch(
         f"""
-        SELECT c.memory_id, c.rev, max(-(c.embedding <#> ${len(values) - 1}::vector)) AS cosine {source}
-        GROUP BY c.memory_id, c.rev ORDER BY cosine DESC LIMIT ${len(values)}
+        WITH scored AS MATERIALIZED (
+            SELECT c.memory_id, c.rev, -(c.embedding <#> ${len(values) - 1}::vector) AS cosine
+            FROM chunk c JOIN memory m ON m.tenant_id = $1 AND m.id = c.memory_id AND m.rev = c.rev
+            WHERE c.tenant_id = $1 AND c.generation = $2 AND c.embedding IS NOT NULL
+              AND m.state = 'active' AND {ALIVE}{conditions}
+            LIMIT {SCAN_LIMIT + 1}
+        )
+        SELECT memory_id, rev, max(cosine) AS cosine, (SELECT count(*) FROM scored) AS size FROM scored
+        GROUP BY memory_id, rev ORDER BY cosine DESC LIMIT ${len(values)}
         """,
         *values,
     )
+    if rows and rows[0]["size"] > SCAN_LIMIT:
+        return None
     return [StoredHit(row["memory_id"], row["rev"], row["cosine"]) for row in rows]
 
 

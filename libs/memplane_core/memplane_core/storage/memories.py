@@ -151,13 +151,16 @@ async def list_page(
     tenant: TenantId, connection: Connection, *, where: EntityFilter, before: UUID | None, limit: int
 ) -> list[Memory]:
     """Active, living memories that `where` matches, newest id first, from below `before`."""
-    values: list[Any] = [tenant, before, limit]
+    values: list[Any] = [tenant, limit]
     conditions = "".join(conditions_of(where, values))
+    if before is not None:
+        values.append(before)
+        conditions += f" AND m.id < ${len(values)}"
     rows = await connection.fetch(
         f"""
         SELECT {COLUMNS} FROM {SOURCE}
-        WHERE m.tenant_id = $1 AND ($2::uuid IS NULL OR m.id < $2) AND m.state = 'active' AND {ALIVE}{conditions}
-        ORDER BY m.id DESC LIMIT $3
+        WHERE m.tenant_id = $1 AND m.state = 'active' AND {ALIVE}{conditions}
+        ORDER BY m.id DESC LIMIT $2
         """,
         *values,
     )
