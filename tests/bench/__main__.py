@@ -61,10 +61,10 @@ def bench(
         stores=[LITE, SERVER] if store == "both" else [LITE if store == "lite" else SERVER],
         memories=memories or (1_000 if quick else 10_000),
         model=model,
-        rounds=40 if quick else 200,
+        rounds=30 if quick else 200,
         pairs=40 if quick else 200,
         batch_rounds=1 if quick else 3,
-        fresh=1_000,
+        fresh=400 if quick else 1_000,
     )
     console = Console(width=None if sys.stdout.isatty() else 160)
     began, load_before = datetime.now(UTC), os.getloadavg()[0]

@@ -58,7 +58,7 @@ def conditions(result: Result) -> str:
         f"{machine.at}, commit {machine.commit}; {machine.cores} cores of {machine.cpu}, {machine.memory_gb:.0f} GB, "
         f"load average {machine.load_before:.1f} before and {machine.load_after:.1f} after; "
         f"Python {machine.python}, {versions}; {options.memories:,} memories, model {options.model}, one caller, "
-        f"{options.rounds} rounds, Postgres waiting for the disk."
+        f"{options.rounds} rounds, Postgres waiting for the disk and knowing its tables."
     )
 
 

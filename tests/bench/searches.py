@@ -1,6 +1,7 @@
 """Searches through the gateway and at the retrieval service, beside a bare search of the very same collection."""
 
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -23,9 +24,13 @@ CANDIDATES: Final = 200
 QUESTIONS: Final = 20
 WARM_UP: Final = 5
 PEER: Final = "bare Milvus"
+INSIDE: Final = "retrieval's code, without HTTP"
 RETRIEVAL: Final = "retrieval"
 GATEWAY: Final = "gateway"
 _ROUTE: Final = "/v1/memories/search"
+
+Search = Callable[[SearchRequest], Awaitable[object]]
+"""A search by the code of the retrieval service, in this process."""
 
 
 class BareMilvus:
@@ -56,8 +61,8 @@ class BareMilvus:
         self._client.close()
 
 
-async def compared(ground: Ground, scenario: str, where: EntityFilter, *, rounds: int) -> list[Row]:
-    """Bare, retrieval and gateway in turn; every question was asked before, so that its vector is cached.
+async def compared(ground: Ground, scenario: str, where: EntityFilter, *, rounds: int, inside: Search) -> list[Row]:
+    """Bare, inside, retrieval and gateway in turn; every question was asked before, so that its vector is cached.
 
     Raises:
         RuntimeError: An answer was degraded, or had fewer than it was asked for.
@@ -68,9 +73,11 @@ async def compared(ground: Ground, scenario: str, where: EntityFilter, *, rounds
         await ground.embedder.embed_query(ground.tenant, question(n), model=generation.model, timeout_s=30)
         for n in range(QUESTIONS)
     ]
-    for body in bodies:
+    requests = [_request(question(n), where) for n in range(QUESTIONS)]
+    for body, request in zip(bodies, requests, strict=True):
         for door in (ground.gateways[0], ground.retrieval):
             _check(await door.post(_ROUTE, body))
+        await inside(request)
     bare = BareMilvus(ground.stack.milvus.uri, generation, search_ef=ground.settings.milvus.search_ef)
 
     async def bare_turn(turn: int) -> object:
@@ -78,6 +85,7 @@ async def compared(ground: Ground, scenario: str, where: EntityFilter, *, rounds
 
     subjects: dict[str, Turn] = {
         PEER: bare_turn,
+        INSIDE: lambda turn: inside(requests[turn % QUESTIONS]),
         RETRIEVAL: lambda turn: ground.retrieval.post(_ROUTE, bodies[turn % QUESTIONS]),
         GATEWAY: lambda turn: ground.gateways[0].post(_ROUTE, bodies[turn % QUESTIONS]),
     }
@@ -117,8 +125,12 @@ def rows_of(scenario: str, seconds: dict[str, list[float]], *, peer: str) -> lis
     ]
 
 
+def _request(query: str, where: EntityFilter) -> SearchRequest:
+    return SearchRequest(query=query, top_k=TOP_K, filters=where)
+
+
 def _body(query: str, where: EntityFilter) -> bytes:
-    return msgspec.json.encode(SearchRequest(query=query, top_k=TOP_K, filters=where))
+    return msgspec.json.encode(_request(query, where))
 
 
 def _check(answer: bytes) -> None:

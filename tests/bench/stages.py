@@ -53,6 +53,9 @@ _MARKS: Final = (
     ("FROM tenant t JOIN generation g", "generation look-up"),
     ("find_api_key", "key look-up"),
 )
+IN_THE_SERVICE: Final = (TOTAL, EMBED, BEGIN, FRESH, MILVUS, CHECK, RANK, READ, INSERT, COMMIT, KICK, REST)
+"""Stages in their order. BEGIN and COMMIT of a search come twice and are counted together."""
+
 _SENT: Final = frozenset((MILVUS, FRESH, CHECK, READ, INSERT, BEGIN, COMMIT))
 _WARM_UP: Final = 5
 
@@ -78,7 +81,7 @@ class Timed(msgspec.Struct, frozen=True):
     def stages(self) -> dict[str, float]:
         """Median milliseconds by stage; a stage that comes twice in an operation counts with its sum."""
         each = [_sums(parts, total) for parts, total in zip(self.operations, self.totals, strict=True)]
-        names = dict.fromkeys(name for sums in each for name in sums)
+        names = dict.fromkeys(name for sums in each for name in sums if not name.startswith("HTTP"))
         return {name: statistics.median(sums.get(name, 0.0) for sums in each) * 1000 for name in names}
 
     def calls(self, operation: str, *, service: str) -> Calls:
@@ -164,12 +167,18 @@ class Bench:
         )
         self._writer = Writer(ports.database, generations, Chunker(ports.embedder, settings.write), ports.kicker)
 
+    async def search(self, request: SearchRequest) -> object:
+        """One search."""
+        return await self._searcher.search(self._ground.principal, request)
+
+    async def write(self, memory: MemoryWrite) -> object:
+        """One write."""
+        return await self._writer.write(self._ground.principal, [memory], batch=False, fingerprint=None)
+
     async def searches(self, queries: Sequence[str]) -> Timed:
         """One after another, anywhere in the tenant."""
         requests = [SearchRequest(query=query, top_k=TOP_K, filters=EntityFilter()) for query in queries]
-        return await self._timed(
-            [lambda request=request: self._searcher.search(self._ground.principal, request) for request in requests]
-        )
+        return await self._timed([lambda request=request: self.search(request) for request in requests])
 
     async def cached_searches(self, count: int) -> Timed:
         """Searches of questions that were asked before."""
@@ -183,14 +192,7 @@ class Bench:
     async def writes(self, numbers: range) -> Timed:
         """Single writes of sentences that have been embedded, and have not been written for this user."""
         memories = [MemoryWrite(content=sentence(n), user_id=f"{user(n)} in here", occurred_at=WHEN) for n in numbers]
-        return await self._timed(
-            [
-                lambda memory=memory: self._writer.write(
-                    self._ground.principal, [memory], batch=False, fingerprint=None
-                )
-                for memory in memories
-            ]
-        )
+        return await self._timed([lambda memory=memory: self.write(memory) for memory in memories])
 
     async def _timed(self, operations: Sequence[Callable[[], Any]]) -> Timed:
         found = Timed([], [])

@@ -8,11 +8,15 @@ from tests.bench import searches, writes
 from tests.bench.ground import Ground, ground_on
 from tests.bench.progress import Told
 from tests.bench.results import Calls, Cpu, Options, Row, Stage, StoreResult
-from tests.bench.searches import GATEWAY, RETRIEVAL
-from tests.bench.stages import TOTAL, Bench, bench_on, gateway_calls
+from tests.bench.searches import GATEWAY, INSIDE, RETRIEVAL
+from tests.bench.stages import IN_THE_SERVICE, Bench, bench_on, gateway_calls
 
 from memplane_core.contracts.memories import EntityFilter
 from memplane_core.testing.stack import Stack
+
+GATEWAY_HOP = "gateway: key, checks, HTTP to retrieval and back"
+RETRIEVAL_HOP = "retrieval: HTTP, token, JSON"
+ON_THE_WAY = (GATEWAY_HOP, RETRIEVAL_HOP, *IN_THE_SERVICE)
 
 INDEXED = "search, everything indexed"
 ONE_USER = "search within one user, a tenth of the memories"
@@ -62,12 +66,12 @@ async def measure(stack: Stack, store: str, *, options: Options, told: Told) -> 
                 await _fresh_searches(ground, bench, found, options=options, numbers=numbers)
                 await _writes_alone(ground, bench, found, options=options, numbers=numbers)
             found.calls += await gateway_calls(ground, numbers.take(20))
-        await ground.indexed()
-        told.step(f"{store}: writes while the worker indexes")
-        some = numbers.take(options.rounds + writes.WARM_UP)
-        await writes.embed_beforehand(ground, some)
-        found.rows += await writes.compared(ground, WRITE, some)
-        found.cpu.append(await writes.through_gateway(ground, some))
+            await ground.indexed()
+            told.step(f"{store}: writes while the worker indexes")
+            some = numbers.take(options.rounds + writes.WARM_UP)
+            await writes.embed_beforehand(ground, some)
+            found.rows += await writes.compared(ground, WRITE, some, inside=bench.write)
+            found.cpu.append(await writes.through_gateway(ground, some))
         told.step(f"{store}: {options.pairs} writes, each searched for at once through another process")
         missed = await searches.missed(ground, numbers.take(options.pairs))
         await ground.indexed()
@@ -89,16 +93,18 @@ async def measure(stack: Stack, store: str, *, options: Options, told: Told) -> 
 
 
 def stages_of(columns: Mapping[str, Mapping[str, float]]) -> list[Stage]:
-    """Stages by name, in the order in which they were met."""
-    names = dict.fromkeys(name for column in columns.values() for name in column)
+    """Stages in the order of the request's way, those behind it that are unknown; none that is usually absent."""
+    met = {name for column in columns.values() for name, ms in column.items() if ms}
+    names = [*(name for name in ON_THE_WAY if name in met), *sorted(met - set(ON_THE_WAY))]
     return [Stage(name=name, ms={label: column.get(name) for label, column in columns.items()}) for name in names]
 
 
 async def _indexed_searches(ground: Ground, bench: Bench, found: Found, *, options: Options) -> None:
     ground.told.step("searches, everything indexed")
-    rows = await searches.compared(ground, INDEXED, EntityFilter(), rounds=options.rounds)
+    rows = await searches.compared(ground, INDEXED, EntityFilter(), rounds=options.rounds, inside=bench.search)
     found.rows += rows
-    found.rows += await searches.compared(ground, ONE_USER, EntityFilter(user_id="user 3"), rounds=options.rounds)
+    mine = EntityFilter(user_id="user 3")
+    found.rows += await searches.compared(ground, ONE_USER, mine, rounds=options.rounds, inside=bench.search)
     found.cpu.append(await searches.through_gateway(ground, options.rounds))
     ground.told.step("stages of a search")
     cached = await bench.cached_searches(options.rounds)
@@ -115,7 +121,7 @@ async def _fresh_searches(ground: Ground, bench: Bench, found: Found, *, options
     ground.told.step(f"searches with {options.fresh:,} fresh rows, worker stopped")
     await ground.load(numbers.take(options.fresh))
     scenario = f"search with {options.fresh:,} fresh rows"
-    rows = await searches.compared(ground, scenario, EntityFilter(), rounds=options.rounds)
+    rows = await searches.compared(ground, scenario, EntityFilter(), rounds=options.rounds, inside=bench.search)
     found.rows += rows
     fresh = await bench.cached_searches(options.rounds)
     found.search_stages[f"{options.fresh:,} fresh rows"] = _with_hops(fresh.stages(), rows)
@@ -125,7 +131,7 @@ async def _writes_alone(ground: Ground, bench: Bench, found: Found, *, options: 
     ground.told.step("writes and their stages, worker stopped")
     some = numbers.take(options.rounds + writes.WARM_UP)
     await writes.embed_beforehand(ground, some)
-    rows = await writes.compared(ground, WRITE_ALONE, some)
+    rows = await writes.compared(ground, WRITE_ALONE, some, inside=bench.write)
     found.rows += rows
     alone = await bench.writes(some)
     found.write_stages["embedded before"] = _with_hops(alone.stages(), rows)
@@ -138,7 +144,7 @@ def _with_hops(stages: Mapping[str, float], rows: list[Row]) -> dict[str, float]
     """The stages, with what HTTP adds around them: as differences of medians."""
     p50 = {row.subject: row.p50_ms for row in rows}
     return {
-        "gateway: key, checks, HTTP to retrieval and back": p50[GATEWAY] - p50[RETRIEVAL],
-        "retrieval: HTTP, token, JSON": p50[RETRIEVAL] - stages[TOTAL],
+        GATEWAY_HOP: p50[GATEWAY] - p50[RETRIEVAL],
+        RETRIEVAL_HOP: p50[RETRIEVAL] - p50[INSIDE],
         **stages,
     }

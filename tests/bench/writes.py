@@ -12,7 +12,7 @@ import uuid_utils.compat
 from tests.bench.cpu import CpuMeter
 from tests.bench.ground import WHEN, Ground
 from tests.bench.results import BatchRound, Cpu, Row
-from tests.bench.searches import GATEWAY, RETRIEVAL, rows_of
+from tests.bench.searches import GATEWAY, INSIDE, RETRIEVAL, rows_of
 from tests.bench.texts import sentence, user
 from tests.bench.timing import Turn, interleaved
 
@@ -28,6 +28,9 @@ BATCH: Final = 1000
 _ROUTE: Final = "/v1/memories"
 _IN_BATCH: Final = "text of a batch, with its indexing"
 _ALONE: Final = "text, by the embedder alone"
+Write = Callable[[MemoryWrite], Awaitable[object]]
+"""A write by the code of the retrieval service, in this process."""
+
 _PLAIN: Final = """
 CREATE TABLE IF NOT EXISTS bench_plain (
     id uuid PRIMARY KEY, user_id text NOT NULL, content text NOT NULL, occurred_at timestamptz NOT NULL
@@ -55,15 +58,14 @@ async def embed_beforehand(ground: Ground, numbers: Sequence[int]) -> None:
         )
 
 
-async def compared(ground: Ground, scenario: str, numbers: range) -> list[Row]:
-    """Bare INSERT, retrieval and gateway in turn; `numbers` have been embedded, and have not been written."""
-    bodies = {
-        (subject, n): msgspec.json.encode(
-            MemoryWrite(content=sentence(n), user_id=f"{user(n)} by {subject}", occurred_at=WHEN)
-        )
-        for subject in (RETRIEVAL, GATEWAY)
+async def compared(ground: Ground, scenario: str, numbers: range, *, inside: Write) -> list[Row]:
+    """Bare INSERT, inside, retrieval and gateway in turn; `numbers` have been embedded, and have not been written."""
+    memories = {
+        (subject, n): MemoryWrite(content=sentence(n), user_id=f"{user(n)} by {subject}", occurred_at=WHEN)
+        for subject in (INSIDE, RETRIEVAL, GATEWAY)
         for n in numbers
     }
+    bodies = {key: msgspec.json.encode(memory) for key, memory in memories.items()}
     plain = await bootstrap.connect(ground.stack.postgres.superuser_url())
     try:
         await plain.execute(_PLAIN)
@@ -72,6 +74,7 @@ async def compared(ground: Ground, scenario: str, numbers: range) -> list[Row]:
             PEER: lambda n: plain.execute(
                 "INSERT INTO bench_plain VALUES ($1, $2, $3, $4)", uuid_utils.compat.uuid7(), user(n), sentence(n), WHEN
             ),
+            INSIDE: lambda n: inside(memories[INSIDE, n]),
             RETRIEVAL: lambda n: ground.retrieval.post(_ROUTE, bodies[RETRIEVAL, n]),
             GATEWAY: lambda n: ground.gateways[0].post(_ROUTE, bodies[GATEWAY, n]),
         }
