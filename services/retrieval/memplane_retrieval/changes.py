@@ -23,6 +23,7 @@ from memplane_core.domain.memory import (
 )
 from memplane_core.storage.memories import Revision
 from memplane_core.storage.memory_writes import Change, NewMemory
+from memplane_retrieval.embedding import TextToChunk
 
 _DEFAULTS: Final[dict[str, Any]] = {
     "actor": None,
@@ -99,6 +100,11 @@ class Amended(msgspec.Struct, frozen=True, kw_only=True):
     changed: dict[str, Any]
     reindex: bool
     new_text: bool
+
+    @property
+    def text(self) -> TextToChunk:
+        """What its chunks are made of."""
+        return TextToChunk(self.after.content, self.after.actor, self.after.occurred_at)
 
     def as_change(self, locked: Revision, *, revive: bool, chunks: list[Chunk] | None) -> Change:
         """What is to be stored of it, now that the memory is locked; `chunks` are given where the text is new."""

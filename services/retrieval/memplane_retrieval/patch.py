@@ -13,7 +13,7 @@ from memplane_core.storage.memories import Name, Revision
 from memplane_core.storage.session import Connection, Database
 from memplane_retrieval.attempts import ChangedMeanwhileError, attempts, is_contention
 from memplane_retrieval.changes import Amended, amend, given_fields
-from memplane_retrieval.embedding import Chunker, TextToChunk
+from memplane_retrieval.embedding import Chunker
 from memplane_retrieval.generations import Generations
 
 
@@ -53,20 +53,20 @@ class Patcher:
         tenant = principal.tenant
         async with self._database.tenant(tenant) as connection:
             before = await memories.read_revision(tenant, connection, memory_id)
-        amended = amend(_found(before, if_match=if_match), given)
+        planned = amend(_found(before, if_match=if_match), given)
         generation = await self._generations.active(tenant)
         chunks = None
-        if amended.new_text:
-            text = TextToChunk(amended.after.content, amended.after.actor, amended.after.occurred_at)
-            [chunks] = await self._chunker.chunks(tenant, [text], generation=generation)
+        if planned.new_text:
+            [chunks] = await self._chunker.chunks(tenant, [planned.text], generation=generation)
         async with self._database.tenant(tenant) as connection:
             locked = _found(await memories.read_revision(tenant, connection, memory_id, lock=True), if_match=if_match)
-            if locked.memory.version != amended.after.version:
+            amended = amend(locked, given)
+            if amended.new_text and (chunks is None or amended.text != planned.text):
                 raise ChangedMeanwhileError
             if not amended.changed:
                 return locked.memory
             await _check_place(tenant, connection, locked, amended)
-            change = amended.as_change(locked, revive=False, chunks=chunks)
+            change = amended.as_change(locked, revive=False, chunks=chunks if amended.new_text else None)
             await memory_writes.update(principal, connection, [change], generation=generation.number)
             # A patch may set an expiry that lies in the past: the memory is changed, and gone from view.
             found = await memories.read(tenant, connection, [memory_id], also_expired=True)

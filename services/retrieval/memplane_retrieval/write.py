@@ -31,8 +31,10 @@ class Plan(msgspec.Struct, frozen=True):
 
     slots: list[Slot]
     generation: Generation
+    texts: dict[UUID, TextToChunk]
+    """New ones, by the id that the memory has or will have."""
     chunks: dict[UUID, list[Chunk]]
-    """By the id that the memory has or will have."""
+    """Of these texts."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -119,10 +121,9 @@ class Writer:
             if slot.known is None:
                 texts[slot.fresh.id] = TextToChunk(slot.fresh.content, slot.fresh.actor, slot.fresh.occurred_at)
             elif (amended := _amended(slot.known, slot.write)).new_text:
-                after = amended.after
-                texts[after.id] = TextToChunk(after.content, after.actor, after.occurred_at)
+                texts[amended.after.id] = amended.text
         chunks = await self._chunker.chunks(tenant, list(texts.values()), generation=generation)
-        return Plan(slots, generation, dict(zip(texts, chunks, strict=True)))
+        return Plan(slots, generation, texts, dict(zip(texts, chunks, strict=True)))
 
     async def _store(self, principal: Principal, connection: Connection, plan: Plan, *, items: int) -> Written:
         """The transaction's work: named ones that are there, then all new ones at once, then those with a twin."""
@@ -160,11 +161,15 @@ class Writer:
         changes: list[Change] = []
         for order, (slot, name) in known.items():
             current = locked.get(name)
-            if current is None or slot.known is None or current.memory.version != slot.known.memory.version:
+            if current is None:
                 raise ChangedMeanwhileError
             revive = current.memory.state != "active" or current.expired
-            chunks = plan.chunks.get(current.memory.id)
             amended = _amended(current, slot.write)
+            chunks = None
+            if amended.new_text:
+                if plan.texts.get(current.memory.id) != amended.text:
+                    raise ChangedMeanwhileError  # of its indexed text, something that this write does not name
+                chunks = plan.chunks[current.memory.id]
             if amended.changed or revive:
                 changes.append(amended.as_change(current, revive=revive, chunks=chunks))
             status = 202 if _unembedded(chunks or []) else 200

@@ -99,6 +99,34 @@ class TestTwoAtOnce:
         assert (await first).indexed == 30
         assert len(index.sent) == len(set(index.sent)) == 30
 
+    async def test_a_writer_that_holds_what_it_completes_makes_it_begin_again_without_a_pause(
+        self, desk: MemoryDesk, database: Database, embedder: HashEmbedder
+    ) -> None:
+        index = GatedIndex()
+        index.gate.close()
+        ids = await desk.write("one", "two")
+        drainer = Drainer(database, index, embedder, limits=LIMITS)
+        running = asyncio.create_task(drainer.drain(desk.tenant))
+        await index.gate.reached()
+        async with database.tenant(desk.tenant) as connection:
+            touch = "UPDATE outbox SET created_at = created_at WHERE tenant_id = $1 AND memory_id = $2"
+            await connection.execute(touch, desk.tenant, ids[1])
+            index.gate.open()
+            await self._waits_for_a_lock(database)
+            await connection.execute(touch, desk.tenant, ids[0])  # each waits for the other now; the drain gives in
+        report = await running
+        assert (report.obstacle, report.more) == ("contention", True)
+        assert (await drainer.drain(desk.tenant)).indexed == 2
+
+    @staticmethod
+    async def _waits_for_a_lock(database: Database) -> None:
+        async with asyncio.timeout(10):
+            while True:
+                async with database.system() as connection:
+                    if await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                        return
+                await asyncio.sleep(0.01)
+
 
 class TestStalls:
     async def test_in_the_call_while_memories_change_hands_no_stale_row_stays(

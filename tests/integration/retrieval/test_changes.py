@@ -8,6 +8,7 @@ import pytest
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.session import Database
 from memplane_core.testing.embedder import HashEmbedder
+from memplane_core.testing.faults import Gate
 
 pytestmark = pytest.mark.anyio
 
@@ -166,6 +167,35 @@ class TestPatching:
         assert {name: after[name] for patch in patches for name in patch} == {
             name: value for patch in patches for name, value in patch.items()
         }
+
+    async def test_a_text_that_takes_long_to_embed_is_not_embedded_again_for_every_change_meanwhile(
+        self, service: Any
+    ) -> None:
+        gate = Gate()
+
+        class SlowEmbedder(HashEmbedder):
+            async def embed_passages(self, *args: Any, **kwargs: Any) -> Any:
+                await gate.pass_through()
+                return await super().embed_passages(*args, **kwargs)
+
+        embedder = service.embedder = SlowEmbedder()
+        async with service.running() as client:
+            ids = [(await _write(client, content="a", external_id=name))["id"] for name in ("one", "two")]
+            for slow in (
+                {"url": f"/v1/memories/{ids[0]}", "method": "PATCH", "json": {"content": "b"}},
+                {"url": "/v1/memories", "method": "POST", "json": {"content": "b", "external_id": "two"}},
+            ):
+                gate.close()
+                running = asyncio.create_task(client.request(**slow))
+                await gate.reached()
+                for path in ids:
+                    assert (await client.patch(f"/v1/memories/{path}", json={"scene": [slow["method"]]})).is_success
+                gate.open()
+
+                after = (await running).json()
+
+                assert (after["content"], after["scene"]) == ("b", [slow["method"]])
+        assert embedder.calls == 4
 
     @pytest.mark.parametrize("body", [{}, {"content": ""}, {"id": str(uuid4())}, {"external_id": "x"}])
     async def test_bad_patches(self, client: httpx2.AsyncClient, body: dict[str, Any]) -> None:

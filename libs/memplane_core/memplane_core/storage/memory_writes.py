@@ -209,7 +209,7 @@ async def update(principal: Principal, connection: Connection, changes: Sequence
         )
     except asyncpg.UniqueViolationError as error:
         raise PlaceTakenError from error
-    reindexed = [change for change in changes if change.reindex]
+    reindexed = sorted((change for change in changes if change.reindex), key=lambda change: change.after.id)
     if reindexed:
         await _requeue(tenant, connection, reindexed)
     rewritten = [change for change in reindexed if change.chunks is not None]

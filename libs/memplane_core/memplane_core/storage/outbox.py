@@ -281,7 +281,7 @@ async def _remove_overtaken(
         tenant,
         generation,
         *_columns(revisions),
-        [revision.chunks for revision in revisions],
+        [revision.chunks for revision in sorted(revisions, key=_memory_id)],
     )
 
 
@@ -352,5 +352,11 @@ def _struct(kind: type[T], row: Row, **given: Any) -> T:
     return kind(**given, **{name: row[name] for name in kind.__struct_fields__ if name not in given})
 
 
+def _memory_id(revision: Revision) -> UUID:
+    return revision.memory_id
+
+
 def _columns(revisions: Sequence[Revision]) -> tuple[list[UUID], list[int]]:
+    """By memory, which is the order that writers lock rows in too."""
+    revisions = sorted(revisions, key=_memory_id)
     return [revision.memory_id for revision in revisions], [revision.rev for revision in revisions]

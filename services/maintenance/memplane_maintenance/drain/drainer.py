@@ -11,7 +11,7 @@ from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage import backlog, outbox
 from memplane_core.storage.leases import Lease, release_lease, take_lease
-from memplane_core.storage.session import Database
+from memplane_core.storage.session import Database, is_contention
 from memplane_maintenance import metrics
 from memplane_maintenance.drain.embedding import TextEmbedding
 from memplane_maintenance.drain.feeding import CollectionFeed
@@ -95,7 +95,7 @@ class Drainer:
             async with self._database.tenant(tenant) as connection:
                 report.more = await backlog.has_due_work(tenant, connection)
             # With the embedder away the rest would be found due again at once; the sweep comes back to it.
-            report.more = report.more and report.obstacle in (None, "lease")
+            report.more = report.more and report.obstacle in (None, "lease", "contention")
         return report
 
     async def _slice(self, tenant: TenantId, lease: Lease, report: DrainReport) -> float:
@@ -131,6 +131,11 @@ class Drainer:
             report.obstacle = "database"
             raise
         except Exception as error:  # noqa: BLE001 - one tenant's trouble must not become every worker's
+            if is_contention(
+                error
+            ):  # a writer and this drain were in each other's way: whoever comes next need not wait
+                report.obstacle = "contention"
+                return 0.0
             report.obstacle = "internal"
             log.error(  # noqa: TRY400 - without the message
                 "drain_failed", tenant=str(tenant), error=type(error).__name__, where=origin(error)

@@ -19,7 +19,7 @@ class Tried(Protocol):
 
 DRAIN_LEASE: Final = "drain"
 
-Obstacle = Literal["index", "embedding", "database", "lease", "internal"]
+Obstacle = Literal["index", "embedding", "database", "lease", "contention", "internal"]
 
 
 class DrainLimits(msgspec.Struct, frozen=True, kw_only=True):
