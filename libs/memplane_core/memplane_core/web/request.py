@@ -3,14 +3,22 @@
 from typing import Any, cast
 
 from litestar import Request
+from litestar.exceptions import InternalServerException
 
-from memplane_core.domain.errors import Forbidden, Unauthorized
+from memplane_core.domain.errors import Forbidden, MalformedRequest, Unauthorized
 from memplane_core.domain.tenancy import Principal, Scope
 from memplane_core.web.bodies import decode_json
 
 
 class ServiceRequest(Request[None, None, Any]):
     """Reads a JSON body straight into the handler's type: one strict pass, no coercion, errors that name the field."""
+
+    async def body(self) -> bytes:
+        """The whole body. Raises MalformedRequest where the client went away before it was sent."""
+        try:
+            return await super().body()
+        except InternalServerException as error:  # what Litestar makes of a disconnect, as if it were our fault
+            raise MalformedRequest("the request ended before its body did") from error
 
     async def json(self) -> Any:
         """The body as the type that the handler's `data` asks for."""
