@@ -5,15 +5,14 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from memplane_core.embedded.milvus import MilvusLiteInstance
 from memplane_core.embedded.ports import free_port
 from memplane_core.embedded.processes import Child
+from memplane_core.testing.started import Started
 
 
-class MilvusLite:
+class MilvusLite(Started):
     """One Milvus Lite server. As a context manager it runs inside the `with`, and can be stopped and started there.
 
     Args:
@@ -60,17 +59,8 @@ class MilvusLite:
         """Send it a signal, say SIGSTOP or SIGCONT."""
         os.killpg(self._child.pid, number)
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def dispose(self) -> None:
+        """End it and remove its folder."""
         self.stop()
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)

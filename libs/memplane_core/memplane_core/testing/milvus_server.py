@@ -16,14 +16,14 @@ import sys
 import tempfile
 import venv
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
 from memplane_core.embedded.ports import free_port
 from memplane_core.embedded.probes import http_ok
 from memplane_core.embedded.processes import Child, Launch
+from memplane_core.testing.started import Started
 
 PYTHON_VARIABLE: Final = "MEMPLANE_MILVUS_SERVER_PYTHON"
 """Names the interpreter of an environment that has the wheel, instead of the one that `prepare` makes."""
@@ -99,7 +99,7 @@ def _unpack(home: Path) -> None:
         partial.rename(target)
 
 
-class MilvusServer:
+class MilvusServer(Started):
     """One standalone server. As a context manager it runs inside the `with`, and can be stopped and started there.
 
     Every port it opens is a free one of its own, so that any number can run side by side.
@@ -202,17 +202,8 @@ class MilvusServer:
         )
         (self._folder / "configs" / "etcd.yaml").write_bytes(msgspec.json.encode(etcd))  # JSON is YAML
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def dispose(self) -> None:
+        """End it and remove its folder."""
         self.kill()
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)

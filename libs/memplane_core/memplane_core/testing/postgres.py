@@ -7,16 +7,15 @@ import tempfile
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from memplane_core.embedded.ports import free_port
 from memplane_core.embedded.postgres import PostgresCluster
 from memplane_core.embedded.processes import Child
 from memplane_core.storage import bootstrap
+from memplane_core.testing.started import Started
 
 
-class PostgresServer:
+class PostgresServer(Started):
     """A server with a cluster of its own in a temporary folder. Starts in about a second; ends with this process.
 
     Args:
@@ -38,17 +37,8 @@ class PostgresServer:
         self._child: Child | None = None
         self._has_roles = False
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def dispose(self) -> None:
+        """End it and remove its folder."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -7,15 +7,14 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from memplane_core.embedded.ports import free_port
 from memplane_core.embedded.probes import http_ok
 from memplane_core.embedded.processes import Child, Launch
+from memplane_core.testing.started import Started
 
 
-class ServiceProcess:
+class ServiceProcess(Started):
     """`python -m module arguments...` on a free port, ready when `ready_path` answers 200.
 
     Args:
@@ -47,17 +46,8 @@ class ServiceProcess:
         )
         self._child = Child(self._launch)
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def dispose(self) -> None:
+        """End it and remove its folder."""
         self._child.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 

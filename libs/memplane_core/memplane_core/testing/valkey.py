@@ -4,15 +4,14 @@ import secrets
 import shutil
 import tempfile
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from memplane_core.embedded.ports import free_port
 from memplane_core.embedded.processes import Child
 from memplane_core.embedded.valkey import ValkeyInstance
+from memplane_core.testing.started import Started
 
 
-class ValkeyServer:
+class ValkeyServer(Started):
     """A server with a password, in memory only unless `durable`. Ends with this process."""
 
     def __init__(self, *, durable: bool = False) -> None:
@@ -26,17 +25,8 @@ class ValkeyServer:
         )
         self._child: Child | None = None
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def dispose(self) -> None:
+        """End it and remove its folder."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
