@@ -31,6 +31,8 @@ MAX_CANDIDATES: Final = 16_384
 _MIN_CANDIDATES: Final = 200
 _GROWTH: Final = 4
 _ATTEMPTS: Final = 3
+_CLOCK_MARGIN_S: Final = 60
+"""By which our clock may be ahead of the database's, which alone decides what has expired."""
 
 _log = get_logger(__name__)
 
@@ -167,7 +169,12 @@ class Searcher:
 
     async def _fresh(self, query: _Query, connection: Connection) -> FreshHits:
         fresh = await candidates.fresh_hits(
-            query.tenant, connection, generation=query.generation.number, vector=query.vector, where=query.where
+            query.tenant,
+            connection,
+            generation=query.generation.number,
+            vector=query.vector,
+            where=query.where,
+            limit=query.limit,
         )
         if fresh.generation is None:
             raise NotFound("this tenant does not exist any more")
@@ -178,7 +185,7 @@ class Searcher:
     async def _indexed(self, query: _Query, *, limit: int) -> list[IndexHit]:
         where = query.where
         superset = IndexFilter(
-            alive_at=int(time.time()),
+            alive_at=int(time.time()) - _CLOCK_MARGIN_S,
             user_id=_one(where.user_id),
             agent_id=_one(where.agent_id),
             session_id=_one(where.session_id),

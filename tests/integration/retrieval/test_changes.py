@@ -197,6 +197,26 @@ class TestPatching:
                 assert (after["content"], after["scene"]) == ("b", [slow["method"]])
         assert embedder.calls == 4
 
+    async def test_a_patch_that_waited_for_another_does_not_undo_its_priority(
+        self, client: httpx2.AsyncClient, database: Database, tenant: TenantId
+    ) -> None:
+        memory = await _write(client, content="a", priority=2)
+        async with database.tenant(tenant) as first:
+            await first.execute(
+                "UPDATE memory SET version = version + 1 WHERE tenant_id = $1 AND id = $2", tenant, UUID(memory["id"])
+            )
+            await first.execute("UPDATE memory_usage SET priority = 5 WHERE tenant_id = $1", tenant)
+            second = asyncio.create_task(client.patch(f"/v1/memories/{memory['id']}", json={"importance": 0.9}))
+            waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            deadline = asyncio.get_running_loop().time() + 10
+            while await first.fetchval(waits) == 0:
+                assert asyncio.get_running_loop().time() < deadline
+                await asyncio.sleep(0.01)
+
+        assert (await second).status_code == 200
+        after = (await client.get(f"/v1/memories/{memory['id']}")).json()
+        assert (after["priority"], after["importance"], after["version"]) == (5, 0.9, 3)
+
     @pytest.mark.parametrize("body", [{}, {"content": ""}, {"id": str(uuid4())}, {"external_id": "x"}])
     async def test_bad_patches(self, client: httpx2.AsyncClient, body: dict[str, Any]) -> None:
         memory = await _write(client, content="a")

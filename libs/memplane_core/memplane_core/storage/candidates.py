@@ -54,10 +54,13 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 async def fresh_hits(
-    tenant: TenantId, connection: Connection, *, generation: int, vector: FloatArray, where: EntityFilter
+    tenant: TenantId, connection: Connection, *, generation: int, vector: FloatArray, where: EntityFilter, limit: int
 ) -> FreshHits:
-    """Matching chunks that wait for the index or were given to it moments ago, newest first, scored."""
-    values: list[Any] = [tenant, generation, pack_vector(vector)]
+    """The `limit` nearest of the matching chunks that wait for the index or were given to it moments ago.
+
+    The newest `FRESH_LIMIT` of them are scored.
+    """
+    values: list[Any] = [tenant, generation, pack_vector(vector), limit]
     conditions = "".join(conditions_of(where, values))
     # Without a filter each row is looked up by its key until there are enough: a hash join would read the whole
     # partition, other tenants' rows and all. A filter may leave so few rows that to begin with them is better.
@@ -70,8 +73,9 @@ async def fresh_hits(
             ORDER BY seq DESC LIMIT {_FRESH_LOOKED_AT}
         )
         SELECT t.active_generation, f.memory_id, f.rev, f.cosine,
-               (SELECT count(*) FROM waiting) = {_FRESH_LOOKED_AT} AS unseen
+               f.scored > {FRESH_LIMIT} OR (SELECT count(*) FROM waiting) = {_FRESH_LOOKED_AT} AS unseen
         FROM tenant t LEFT JOIN LATERAL (
+          SELECT memory_id, rev, cosine, count(*) OVER () AS scored FROM (
             SELECT o.memory_id, o.rev, c.cosine FROM waiting o
             CROSS JOIN LATERAL (
                 SELECT FROM memory m
@@ -86,6 +90,7 @@ async def fresh_hits(
                 {by_key}
             ) c
             ORDER BY o.seq DESC LIMIT {FRESH_LIMIT + 1}
+          ) newest ORDER BY cosine DESC LIMIT $4
         ) f ON true
         WHERE t.id = $1 AND t.deleted_at IS NULL
         """,
@@ -94,8 +99,8 @@ async def fresh_hits(
     found = [row for row in rows if row["memory_id"] is not None]
     return FreshHits(
         generation=rows[0]["active_generation"] if rows else None,
-        hits=best_of(found[:FRESH_LIMIT]),
-        overflow=len(found) > FRESH_LIMIT or any(row["unseen"] for row in rows),
+        hits=best_of(found),
+        overflow=any(row["unseen"] for row in rows),
     )
 
 

@@ -21,11 +21,13 @@ COLUMNS: Final = """
     o.error AS index_error
 """
 
-# The outbox row of the newest revision says whether the index knows it; once trimmed, it does.
+# The outbox row of the newest revision says whether the index knows it; once trimmed, it does. It is found by its key:
+# spelled so, no partial index on `op` fits, which a planner without statistics would walk for each memory (0.7 against
+# 4 to 14 ms for ten memories among 10,000).
 SOURCE: Final = """
     memory m
     JOIN memory_usage u ON u.tenant_id = m.tenant_id AND u.memory_id = m.id
-    LEFT JOIN outbox o ON o.tenant_id = m.tenant_id AND o.memory_id = m.id AND o.rev = m.rev AND o.op = 'upsert'
+    LEFT JOIN outbox o ON o.tenant_id = m.tenant_id AND o.memory_id = m.id AND o.rev = m.rev AND o.op || '' = 'upsert'
         AND o.generation = (SELECT active_generation FROM tenant WHERE id = $1)
 """
 
@@ -90,11 +92,14 @@ async def read(
 async def read_revision(
     tenant: TenantId, connection: Connection, memory_id: UUID, *, lock: bool = False
 ) -> Revision | None:
-    """One memory that exists and has not expired; `lock` keeps others from changing it until the transaction ends."""
+    """One memory that exists and has not expired; `lock` keeps others from changing it until the transaction ends.
+
+    Its usage row is locked too: a row that is only joined would be read as it was before the wait for the lock.
+    """
     row = await connection.fetchrow(
         f"""
         SELECT {_REVISION} FROM {SOURCE}
-        WHERE m.tenant_id = $1 AND m.id = $2 AND {ALIVE} {"FOR UPDATE OF m" if lock else ""}
+        WHERE m.tenant_id = $1 AND m.id = $2 AND {ALIVE} {"FOR UPDATE OF m, u" if lock else ""}
         """,
         tenant,
         memory_id,
@@ -111,7 +116,7 @@ async def find_named(
         SELECT {_REVISION} FROM unnest($2::text[], $3::text[], $4::text[]) AS n(external_id, user_id, agent_id)
         JOIN ({SOURCE}) ON m.tenant_id = $1 AND m.external_id = n.external_id
             AND m.user_id IS NOT DISTINCT FROM n.user_id AND m.agent_id IS NOT DISTINCT FROM n.agent_id
-        ORDER BY m.id {"FOR UPDATE OF m" if lock else ""}
+        ORDER BY m.id {"FOR UPDATE OF m, u" if lock else ""}
         """,
         tenant,
         [name.external_id for name in names],
@@ -129,7 +134,7 @@ async def find_twins(
         f"""
         SELECT {_REVISION} FROM {SOURCE}
         WHERE m.tenant_id = $1 AND m.dedup_key = ANY($2::bytea[]) AND m.state = 'active'
-        ORDER BY m.dedup_key {"FOR UPDATE OF m" if lock else ""}
+        ORDER BY m.dedup_key {"FOR UPDATE OF m, u" if lock else ""}
         """,
         tenant,
         keys,

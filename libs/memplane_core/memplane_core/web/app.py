@@ -1,9 +1,10 @@
 """The one way a service of ours becomes an ASGI application."""
 
+import gc
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
 import structlog
@@ -79,6 +80,17 @@ class ServiceApp(Litestar):
             REQUEST_SECONDS.labels(self.service, scope["method"], route).observe(time.perf_counter() - began)
 
 
+@asynccontextmanager
+async def _frozen(_app: Litestar) -> AsyncGenerator[None]:
+    """Keep what start-up made out of the collector's sight: to look through it stops all requests for 0.1 s."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def build_app(
     routes: Sequence[ControllerRouterHandler],
     *,
@@ -106,7 +118,7 @@ def build_app(
     serve_metrics(settings.server.host, settings.server.metrics_port)
     app = ServiceApp(
         [*routes, *health_routes(checks)],
-        lifespan=list(lifespan),
+        lifespan=[*lifespan, _frozen],
         middleware=list(middleware),
         dependencies=dict(dependencies or {}),
         exception_handlers={**EXCEPTION_HANDLERS},

@@ -92,7 +92,7 @@ class CollectionFeed:
                 self._tenant,
                 connection,
                 generation=number,
-                limit=self._index.batch_rows,
+                limit=max(self._index.batch_rows, self._limits.embed_texts),
                 embedded_only=self._embedding.away,
             )
             stale = [row.revision for row in due if not row.current]

@@ -41,7 +41,7 @@ class DrainLimits(msgspec.Struct, frozen=True, kw_only=True):
     rpc_timeout_s: float = 20.0
     fresh_s: float = 10.0
     embed_timeout_s: float = 30.0
-    embed_texts: int = 32
+    embed_texts: int = 128
     embed_bytes: int = 128 * 1024
     pause_s: float = 5.0
 
