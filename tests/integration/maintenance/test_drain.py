@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -178,8 +179,9 @@ class TestEmbedding:
         assert await stored(desk, index) == await desk.current_keys()
 
     async def test_embedder_away_holds_up_only_what_needs_it(
-        self, desk: MemoryDesk, drainer: Drainer, index: RecordingIndex, embedder: HashEmbedder
+        self, desk: MemoryDesk, database: Database, index: RecordingIndex, embedder: HashEmbedder
     ) -> None:
+        drainer = Drainer(database, index, embedder, limits=msgspec.structs.replace(LIMITS, embed_texts=10))
         raw = await desk.write(*(f"raw {n}" for n in range(40)), embedded=False)
         ready = await desk.write("ready")
         embedder.down = True
@@ -318,7 +320,8 @@ class TestSlices:
         index.batch_rows = 5
         ids = await desk.write(*(f"text {n}" for n in range(12)))
         begun = iter([False, False, True])
-        drainer = Drainer(database, index, embedder, limits=LIMITS, stopping=lambda: next(begun, False))
+        limits = msgspec.structs.replace(LIMITS, embed_texts=5)
+        drainer = Drainer(database, index, embedder, limits=limits, stopping=lambda: next(begun, False))
         report = await drainer.drain(desk.tenant)
         assert (report.indexed, report.more) == (5, True)
         assert [key.memory_id for key in sorted(await stored(desk, index))] == sorted(ids[:5])
