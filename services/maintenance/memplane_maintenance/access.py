@@ -13,7 +13,7 @@ from memplane_core.contracts.jobs import ACCESS_STREAM
 from memplane_core.domain.errors import Unavailable
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
-from memplane_core.storage.session import Database
+from memplane_core.storage.session import Database, is_contention
 from memplane_core.storage.usage import record_access
 from memplane_maintenance import metrics
 from memplane_maintenance.errors import origin
@@ -23,6 +23,7 @@ log = get_logger(__name__)
 _Entry = tuple[bytes, Mapping[bytes, bytes]]
 
 _PAGE: Final = 1_000
+_TRIES: Final = 3
 _LATEST: Final = 253_402_300_799.0
 """The end of the year 9999, in epoch seconds."""
 
@@ -97,8 +98,7 @@ class AccessFold:
             for memory_id in recall.memory_ids:
                 touches[memory_id].append(recall.at)
         try:
-            async with self._database.tenant(tenant) as connection:
-                counted = await record_access(tenant, connection, touches)
+            counted = await self._write_down(tenant, touches)
         except Unavailable:
             raise
         except Exception as error:  # noqa: BLE001 - statistics of one tenant must not hold up those of all others
@@ -110,6 +110,18 @@ class AccessFold:
         metrics.ACCESS_FOLDED.labels("counted").inc(counted)
         metrics.ACCESS_FOLDED.labels("seen").inc(sum(len(times) for times in touches.values()))
         return counted
+
+    async def _write_down(self, tenant: TenantId, touches: Mapping[UUID, Sequence[float]]) -> int:
+        """Record touches; where writers of the same memories were in the way, once they are through."""
+        for _ in range(_TRIES - 1):
+            try:
+                async with self._database.tenant(tenant) as connection:
+                    return await record_access(tenant, connection, touches)
+            except Exception as error:
+                if not is_contention(error):
+                    raise
+        async with self._database.tenant(tenant) as connection:
+            return await record_access(tenant, connection, touches)
 
 
 def parse_recall(fields: Mapping[bytes, bytes]) -> Recall | None:

@@ -96,6 +96,26 @@ class TestFolding:
         assert {(await usage(desk, memory_id))[1] for memory_id in ids} == {1}
         assert await stream.xlen(ACCESS_STREAM) == 0
 
+    async def test_recalls_outlive_a_deadlock_with_a_writer(
+        self, desk: MemoryDesk, database: Database, stream: Redis
+    ) -> None:
+        low, high = sorted(await desk.write("one", "two"))
+        await age(desk, 3600)
+        await recall(stream, desk.tenant, time.time(), low, high)
+        lock = "SELECT 1 FROM memory_usage WHERE tenant_id = $1 AND memory_id = $2 FOR UPDATE"
+        async with database.tenant(desk.tenant) as writer:
+            await writer.execute(lock, desk.tenant, high)
+            fold = asyncio.create_task(AccessFold(database, stream).run())
+            deadline = time.monotonic() + 10
+            while await writer.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted") == 0:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.01)
+            # The fold holds `low` and has waited for `high` longer: it is the one that Postgres undoes.
+            await writer.execute(lock, desk.tenant, low)
+
+        assert (await fold).counted == 2
+        assert [(await usage(desk, memory_id))[1] for memory_id in (low, high)] == [1, 1]
+
     async def test_entries_that_make_no_sense_are_thrown_away(
         self, desk: MemoryDesk, database: Database, stream: Redis
     ) -> None:
