@@ -146,10 +146,11 @@ async def check(
     """Which of these memories may be shown: active, alive, and matching the search's whole filter."""
     values: list[Any] = [tenant, ids]
     conditions = "".join(conditions_of(where, values))
+    # The ids for both tables: from the join alone the planner takes to reading the whole of the tenant's usage.
     rows = await connection.fetch(
         f"""
         SELECT m.id, m.rev, m.importance, u.priority, u.last_accessed_at
-        FROM memory m JOIN memory_usage u ON u.tenant_id = $1 AND u.memory_id = m.id
+        FROM memory m JOIN memory_usage u ON u.tenant_id = $1 AND u.memory_id = m.id AND u.memory_id = ANY($2::uuid[])
         WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[]) AND m.state = 'active' AND {ALIVE}{conditions}
         """,
         *values,
