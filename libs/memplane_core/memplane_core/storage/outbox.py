@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from memplane_core.domain.chunking import Chunk
-from memplane_core.domain.index import NEVER, Generation, IndexKey, IndexRow
+from memplane_core.domain.index import NEVER, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.chunks import OwnedChunk, insert_chunks
 from memplane_core.storage.session import Connection, Row
@@ -73,28 +73,6 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     memory_id: UUID
     rev: int
     error: str
-
-
-async def generations(tenant: TenantId, connection: Connection) -> list[Generation]:
-    """The tenant's generations, each of which has to be fed; oldest first."""
-    rows = await connection.fetch(
-        """
-        SELECT g.number, g.model, g.dim, g.index_type, g.index_params, g.state
-        FROM generation g JOIN tenant t ON t.id = g.tenant_id
-        WHERE g.tenant_id = $1 AND t.deleted_at IS NULL ORDER BY g.number
-        """,
-        tenant,
-    )
-    return [_struct(Generation, row, tenant=tenant) for row in rows]
-
-
-async def mark_ready(tenant: TenantId, connection: Connection, generation: Generation) -> None:
-    """Record that the generation's collection has been made, so that searches may ask it."""
-    await connection.execute(
-        "UPDATE generation SET state = 'ready' WHERE tenant_id = $1 AND number = $2 AND state = 'absent'",
-        tenant,
-        generation.number,
-    )
 
 
 DUE: Final = "done_at IS NULL AND failed_at IS NULL AND not_before <= clock_timestamp()"

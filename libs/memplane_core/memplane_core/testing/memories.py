@@ -12,7 +12,8 @@ from memplane_core.domain.embedding import EmbedItem
 from memplane_core.domain.index import Generation, IndexKey
 from memplane_core.domain.memory import head_of
 from memplane_core.domain.tenancy import SCOPES, Principal, TenantId
-from memplane_core.storage import memories, memory_writes, outbox
+from memplane_core.storage import memories, memory_writes
+from memplane_core.storage.generations import all_generations
 from memplane_core.storage.memory_writes import Change, NewMemory
 from memplane_core.storage.session import Database
 from memplane_core.testing.embedder import HashEmbedder
@@ -44,7 +45,7 @@ class MemoryDesk:
     async def generation(self) -> Generation:
         """The tenant's newest generation, as it is now."""
         async with self.database.tenant(self.tenant) as connection:
-            return (await outbox.generations(self.tenant, connection))[-1]
+            return (await all_generations(self.tenant, connection))[-1]
 
     async def write(self, *texts: str, embedded: bool = True, **fields: Any) -> list[UUID]:
         """Write one memory a text in one transaction; `embedded` is False where the embedder was away."""

@@ -50,11 +50,6 @@ class MilvusLite(Started):
         """End it with SIGKILL."""
         self._child.kill()
 
-    def restart(self) -> None:
-        """Stop it if it runs, and start it on the same data and port."""
-        self.stop()
-        self.start()
-
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal, say SIGSTOP or SIGCONT."""
         os.killpg(self._child.pid, number)

@@ -156,11 +156,6 @@ class MilvusServer(Started):
         if self._child is not None:
             self._child.kill()
 
-    def restart(self) -> None:
-        """Stop it if it runs, and start it on the same data and ports."""
-        self.stop()
-        self.start()
-
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal, say SIGSTOP or SIGCONT. Raises RuntimeError unless it was started."""
         if self._child is None:

@@ -9,7 +9,8 @@ from memplane_core.domain.errors import Unavailable
 from memplane_core.domain.ports import Embedder, VectorIndex
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
-from memplane_core.storage import backlog, outbox
+from memplane_core.storage import backlog
+from memplane_core.storage.generations import all_generations
 from memplane_core.storage.leases import Lease, release_lease, take_lease
 from memplane_core.storage.session import Database, is_contention
 from memplane_maintenance import metrics
@@ -103,7 +104,7 @@ class Drainer:
         tenure = Tenure(tenant, self._database, lease, limits=self._limits, stopping=self._stopping)
         try:
             async with self._database.tenant(tenant) as connection:
-                generations = await outbox.generations(tenant, connection)
+                generations = await all_generations(tenant, connection)
             for generation in generations:
                 embedding = TextEmbedding(
                     tenant,

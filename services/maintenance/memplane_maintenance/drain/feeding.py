@@ -13,6 +13,7 @@ from memplane_core.domain.ports import VectorIndex
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage import outbox, removals
+from memplane_core.storage.generations import mark_ready
 from memplane_core.storage.outbox import DueUpsert, Refusal, Revision
 from memplane_core.storage.session import Database
 from memplane_maintenance import metrics
@@ -119,7 +120,7 @@ class CollectionFeed:
         except (IndexUnavailable, TimeoutError) as error:
             await self._back_off([row.revision for row in due], error)
         async with self._database.tenant(self._tenant) as connection:
-            await outbox.mark_ready(self._tenant, connection, self._generation)
+            await mark_ready(self._tenant, connection, self._generation)
         self._generation = msgspec.structs.replace(self._generation, state="ready")
         self._ensured = True
         await self._tenure.hold()
