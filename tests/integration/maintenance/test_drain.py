@@ -164,11 +164,11 @@ class TestEmbedding:
         assert (report.indexed, report.embedded) == (2, 1)
         async with database.tenant(desk.tenant) as connection:
             rows = await connection.fetch(
-                "SELECT memory_id, n, span_start, span_end, tokens, embedding FROM chunk ORDER BY n",
+                "SELECT memory_id, n, span_start, span_end, terms, embedding FROM chunk ORDER BY n",
             )
         chunks = {
             memory: [
-                (row["n"], row["span_start"], row["span_end"], row["tokens"], row["embedding"].tobytes())
+                (row["n"], row["span_start"], row["span_end"], row["terms"], row["embedding"].tobytes())
                 for row in rows
                 if row["memory_id"] == memory
             ]

@@ -43,7 +43,7 @@ async def _drain(database: Database, index: MemoryIndex, tenant: TenantId, *, sh
     async with database.tenant(tenant) as connection:
         await connection.execute("UPDATE generation SET state = 'ready' WHERE tenant_id = $1", tenant)
         rows = await connection.fetch(
-            "SELECT m.*, c.n, c.embedding FROM memory m JOIN chunk c ON c.tenant_id = m.tenant_id"
+            "SELECT m.*, c.n, c.embedding, c.terms FROM memory m JOIN chunk c ON c.tenant_id = m.tenant_id"
             " AND c.memory_id = m.id WHERE m.tenant_id = $1",
             tenant,
         )
@@ -59,6 +59,7 @@ async def _drain(database: Database, index: MemoryIndex, tenant: TenantId, *, sh
             IndexRow(
                 key=IndexKey(row["id"], row["rev"], row["n"]),
                 vector=row["embedding"],
+                terms=row["terms"],
                 user_id=row["user_id"] or "",
                 agent_id=row["agent_id"] or "",
                 session_id=row["session_id"] or "",

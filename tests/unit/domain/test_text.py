@@ -1,8 +1,10 @@
+import hashlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplane_core.domain.text import tokens
+from memplane_core.domain.text import encoded, terms, tokens
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,17 @@ def test_tokens_hold_no_white_space_and_are_never_empty_or_endless(text: str) ->
     found = tokens(text)
     assert all(token and token.split() == [token] and len(token) <= 64 for token in found)
     assert found == tokens(text)
+
+
+def test_terms_are_the_first_bytes_of_each_tokens_md5_in_order() -> None:
+    assert terms("Refunds, 退款 refund") == b"".join(
+        hashlib.md5(token.encode(), usedforsecurity=False).digest()[:4] for token in ("refund", "退款", "refund")
+    )
+    assert terms("!?") == b""
+
+
+def test_encoded_terms_are_words_of_small_letters_and_digits() -> None:
+    first, second, third = encoded(terms("refund 退款 refund")).split(" ")
+    assert first == third != second
+    assert all(word.isascii() and word.isalnum() and len(word) == 8 for word in (first, second))
+    assert encoded(b"") == ""

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from memplane_core.domain.memory import IndexState, Memory
-from memplane_core.domain.ranking import Origin, Weights
+from memplane_core.domain.ranking import Origin, Preset, Weights
 
 Content = Annotated[str, msgspec.Meta(min_length=1, max_length=32_768, description="1 to 32,768 bytes of UTF-8")]
 EntityId = Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="at most 256 bytes of UTF-8")]
@@ -109,43 +109,72 @@ class EntityFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     memory_type: Label | None = None
 
 
+Mode = Literal["hybrid", "dense", "lexical"]
+
+Degraded = Literal["dense", "lexical", "fresh", "index", "top_k", "rerank"]
+"""What an answer had to do without: query vector, words in the index, some fresh rows, the index, more candidates, the
+reranker."""
+
+
 class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to the memories.
 
     Attributes:
+        filters: What the memories found must match, as the filter grammar says; all of them when left out.
+        mode: `dense` by meaning alone, `lexical` by words alone, `hybrid` by both.
+        weights: Of the parts of a score; not together with `preset`.
+        preset: A ranking known by name: `dbgpt` adds similarity, recency and 0.15 x importance.
+        min_relevance: Leaves out what is less relevant than this, 0..1.
         now: Clock of the ranking, for replays; the server's own when left out.
         touch: False leaves no trace of this search in what it found.
         explain: True returns the parts of each score.
         candidates: Size of the pool that is ranked; the server's choice when left out.
+        rerank: True has the best candidates read once more by the installation's reranker, where it has one.
     """
 
     query: Annotated[str, msgspec.Meta(min_length=1, max_length=8192, description="1 to 8,192 bytes of UTF-8")]
     top_k: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
     filters: EntityFilter = EntityFilter()
+    mode: Mode = "hybrid"
     weights: Weights | None = None
+    preset: Preset | None = None
+    min_relevance: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     now: Moment | None = None
     touch: bool = True
     explain: bool = False
     candidates: Annotated[int, msgspec.Meta(ge=1, le=16_384)] | None = None
+    rerank: bool = False
 
 
 class ScoreParts(msgspec.Struct, kw_only=True, omit_defaults=False):
-    """How a score came about: each part is 0..1 before its weight.
+    """How a score came about.
 
     Attributes:
-        cosine: Of the query's vector and the best chunk's, -1..1.
-        dense: The cosine seen against the pool's best.
-        match: What the signals of likeness come to.
+        cosine: Of the query's vector and the best chunk's, -1..1; null without one of the two.
+        dense: The cosine seen against the pool's best, 0..1.
+        lexical: Shared words by BM25 against the pool's best, with a part of its neighbours' in the session.
+        actor: 1 where the query names exactly one known actor and the memory is theirs.
+        session: How well the best of its session match.
+        informativeness: A little for length, a little off for a bare question.
+        match: What the signals of likeness come to, 1 for the pool's best.
         recency: `(1 - decay_rate) ** hours` since the last access.
+        importance: As it was set, 0..1.
+        priority: 0 for 1, 1 for 5.
+        rerank: The reranker's opinion, 0..1; null where it was not asked.
         origin: Where the candidate was found.
     """
 
-    cosine: float
+    cosine: float | None
     dense: float
+    lexical: float
+    actor: float
+    session: float
+    informativeness: float
     match: float
     recency: float
     importance: float
     priority: float
+    rerank: float | None
     origin: Origin
 
 
@@ -166,7 +195,7 @@ class SearchResponse(msgspec.Struct, kw_only=True):
     """Best first. `degraded` names what could not be asked."""
 
     results: list[FoundMemory]
-    degraded: list[str]
+    degraded: list[Degraded]
 
 
 class MemoryPage(msgspec.Struct, kw_only=True):

@@ -6,7 +6,7 @@ import numpy as np
 from memplane_core.domain.embedding import Window
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.ports import EmbeddedText
-from memplane_core.domain.text import tokens
+from memplane_core.domain.text import terms
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -15,13 +15,13 @@ class Chunk(msgspec.Struct, frozen=True):
     Attributes:
         n: Its number within the memory, from 0.
         window: Where it lies in the content.
-        tokens: Of the head and the window, for the lexical arm.
+        terms: Of the head and the window, packed (`domain.text.terms`), for the lexical arm.
         vector: Shape (dim,); None until the text has been embedded.
     """
 
     n: int
     window: Window
-    tokens: list[str]
+    terms: bytes
     vector: FloatArray | None
 
 
@@ -34,8 +34,8 @@ def chunks_of(content: str, *, head: str, embedded: EmbeddedText | None) -> list
         embedded: Its windows and vectors, or None.
     """
     if embedded is None or embedded.error is not None:
-        return [Chunk(0, Window(0, len(content)), tokens(head + content), None)]
+        return [Chunk(0, Window(0, len(content)), terms(head + content), None)]
     return [
-        Chunk(n, window, tokens(head + content[window.start : window.end]), np.asarray(vector))
+        Chunk(n, window, terms(head + content[window.start : window.end]), np.asarray(vector))
         for n, (window, vector) in enumerate(zip(embedded.windows, embedded.vectors, strict=True))
     ]

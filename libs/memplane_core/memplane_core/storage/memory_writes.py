@@ -69,10 +69,10 @@ WITH input AS (
     INSERT INTO memory_scene (tenant_id, memory_id, scene)
     SELECT DISTINCT $1::uuid, id, tag FROM input JOIN made USING (id), unnest(scene) AS tag
 ), chunks AS (
-    INSERT INTO chunk (tenant_id, generation, memory_id, rev, n, span_start, span_end, tokens, embedding)
-    SELECT $1, $5, memory_id, rev, n, span_start, span_end, string_to_array(tokens, ' '), embedding
-    FROM unnest($6::uuid[], $7::int[], $8::int[], $9::int[], $10::int[], $11::text[], $12::vector[])
-        AS c(memory_id, rev, n, span_start, span_end, tokens, embedding)
+    INSERT INTO chunk (tenant_id, generation, memory_id, rev, n, span_start, span_end, terms, embedding)
+    SELECT $1, $5, memory_id, rev, n, span_start, span_end, terms, embedding
+    FROM unnest($6::uuid[], $7::int[], $8::int[], $9::int[], $10::int[], $11::bytea[], $12::vector[])
+        AS c(memory_id, rev, n, span_start, span_end, terms, embedding)
     JOIN made ON made.id = c.memory_id
 ), past AS (
     INSERT INTO history (tenant_id, memory_id, version, event, key_id, request_id, changes)
