@@ -14,9 +14,11 @@ from memplane_core.web.app import ServiceApp, build_app
 from memplane_core.web.middleware import InternalAuth
 from memplane_embedding.cache import CacheKeys, SharedCache, VectorCache
 from memplane_embedding.metrics import WAITING
-from memplane_embedding.models.manifest import MANIFEST, ModelFolderError
-from memplane_embedding.pool import LANES, WorkerPool
+from memplane_embedding.models.catalog import RERANKERS
+from memplane_embedding.models.manifest import MANIFEST, ModelFolderError, RerankerManifest, read_folder
+from memplane_embedding.pool import JOB_LANES, WorkerPool
 from memplane_embedding.provider import OnnxProvider, Provider
+from memplane_embedding.reranking import Reranking
 from memplane_embedding.routes import embedding_routes
 from memplane_embedding.service import EmbeddingService
 from memplane_embedding.settings import EmbeddingSection, EmbeddingSettings
@@ -38,30 +40,37 @@ def create_app() -> ServiceApp:
 def build(settings: EmbeddingSettings) -> ServiceApp:
     """The application for `settings`. Raises ModelFolderError where a model cannot be served."""
     its = settings.embedding
-    pool = WorkerPool(workers=its.workers, lane_limit=its.lane_limit)
-    for lane in LANES:
+    folders = _folders(its)
+    rerankers = _rerankers(its, folders)
+    pool = WorkerPool(workers=its.workers, lane_limit=its.lane_limit, rerank_limit=its.rerank_limit)
+    for lane in JOB_LANES:
         WAITING.labels(lane).set_function(partial(pool.waiting, lane))
+    reranking = Reranking(its.reranker, rerankers.get(its.reranker), pool, max_text_bytes=its.max_text_bytes)
     service = EmbeddingService(
-        _providers(its, pool),
+        _providers(its, [folder for folder in folders if folder not in rerankers.values()], pool),
         default=its.default_model,
         cache=VectorCache(max_bytes=its.cache_bytes, shared=_shared_cache(settings)),
         keys=CacheKeys(settings.trust.internal_secret.get_secret_value()),
         max_text_bytes=its.max_text_bytes,
+        rerankers=rerankers,
     )
 
     return build_app(
-        embedding_routes(service, max_texts=its.max_texts, request_timeout_s=its.request_timeout_s),
+        embedding_routes(service, reranking, max_texts=its.max_texts, request_timeout_s=its.request_timeout_s),
         service="embedding",
         settings=settings,
-        lifespan=[_running(service, pool)],
+        lifespan=[_running(service, reranking, pool)],
         checks={"model": service.check},
         middleware=[InternalAuth(InternalTokens(settings.trust.internal_secret.get_secret_value()))],
     )
 
 
-def _running(service: EmbeddingService, pool: WorkerPool) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+def _running(
+    service: EmbeddingService, reranking: Reranking, pool: WorkerPool
+) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def running(_: Litestar) -> AsyncGenerator[None]:
+        await reranking.start()
         await service.start()
         _log.info("the default model is loaded", model=service.profiles().default)
         yield
@@ -81,9 +90,9 @@ def _shared_cache(settings: EmbeddingSettings) -> SharedCache | None:
     )
 
 
-def _providers(settings: EmbeddingSection, pool: WorkerPool) -> dict[str, Provider]:
-    """Every model of the settings by its name."""
-    providers: list[Provider] = [OnnxProvider(folder, pool) for folder in _folders(settings)]
+def _providers(settings: EmbeddingSection, folders: list[Path], pool: WorkerPool) -> dict[str, Provider]:
+    """Every embedding model of the settings by its name."""
+    providers: list[Provider] = [OnnxProvider(folder, pool) for folder in folders]
     providers += [UpstreamProvider(upstream) for upstream in settings.upstreams]
     found: dict[str, Provider] = {}
     for provider in providers:
@@ -94,6 +103,26 @@ def _providers(settings: EmbeddingSection, pool: WorkerPool) -> dict[str, Provid
         raise ModelFolderError(
             f"the default model {settings.default_model!r} is not in {str(settings.models_dir)!r}; build it with "
             f"`python -m memplane_embedding.models build {settings.default_model}`"
+        )
+    return found
+
+
+def _rerankers(settings: EmbeddingSection, folders: list[Path]) -> dict[str, Path]:
+    """Those of the folders that hold rerankers, by name. The one that is switched on is among them."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        manifest = read_folder(folder)
+        if isinstance(manifest, RerankerManifest):
+            if manifest.name in found:
+                raise ModelFolderError(f"two rerankers are called {manifest.name!r}")
+            found[manifest.name] = folder
+    if settings.default_model in found:
+        raise ModelFolderError(f"the default model {settings.default_model!r} is a reranker, which has no vectors")
+    if settings.reranker and settings.reranker not in found:
+        raise ModelFolderError(
+            f"no reranker in {str(settings.models_dir)!r} is called {settings.reranker!r}; there are "
+            f"{', '.join(sorted(found)) or 'none'}. `python -m memplane_embedding.models build` builds those that are "
+            f"bundled: {', '.join(RERANKERS)}"
         )
     return found
 

@@ -8,4 +8,10 @@ TEXTS: Final = Counter(
     "memplane_embedding_texts_total", "Texts asked for, by where their vectors came from.", ("model", "lane", "source")
 )
 
-WAITING: Final = Gauge("memplane_embedding_waiting_jobs", "Windows of texts that wait for a thread.", ("lane",))
+RERANKED: Final = Counter(
+    "memplane_embedding_reranked_texts_total", "Texts scored against a query by a cross-encoder.", ("model",)
+)
+
+WAITING: Final = Gauge(
+    "memplane_embedding_waiting_jobs", "Windows of texts, and pairs to rerank, that wait for a thread.", ("lane",)
+)

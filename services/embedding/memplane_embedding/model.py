@@ -6,39 +6,17 @@ neighbours. One text a call, computed by one thread, has the same bytes alone, i
 
 import hashlib
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
 
 import numpy as np
-import numpy.typing as npt
-import onnxruntime as ort
 
 from memplane_core.domain.embedding import InputType
 from memplane_core.domain.index import FloatArray
 from memplane_embedding.models.manifest import MANIFEST, Manifest, ModelFolderError, is_complete, read_manifest
+from memplane_embedding.runtime import Graph
 from memplane_embedding.tokens import TextTokens, TokenIds, WindowTokenizer
 
-_TYPES: Final[dict[str, type[np.signedinteger[Any]]]] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-_INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-_PROBE: Final = np.array([0, 1, 2], np.int64)
 _VECTOR, _STATES = 2, 3
 """Ranks of an output that is one vector a text, and of one that is a vector a token."""
-
-
-class _Value(Protocol):
-    """An input or output of a graph."""
-
-    name: str
-    type: str
-
-
-class _Session(Protocol):
-    """What is used of an onnxruntime session, which has no types of its own."""
-
-    def get_inputs(self) -> list[_Value]: ...
-
-    def get_outputs(self) -> list[_Value]: ...
-
-    def run(self, output_names: list[str], input_feed: dict[str, Any]) -> list[npt.NDArray[Any]]: ...
 
 
 class OnnxModel:
@@ -56,11 +34,7 @@ class OnnxModel:
         if not is_complete(folder, self.manifest):
             raise ModelFolderError(f"{str(folder)!r} is not complete; build the model again")
         self._tokenizer = WindowTokenizer(folder / "tokenizer.json", max_tokens=self.manifest.max_tokens)
-        self._session = _open(folder / self.manifest.graph)
-        self._inputs = {item.name: _TYPES.get(item.type) for item in self._session.get_inputs()}
-        for name, kind in self._inputs.items():
-            if name not in _INPUTS or kind is None:
-                raise ModelFolderError(f"{str(folder)!r}: the graph wants {name!r}, which is not known here")
+        self._graph = Graph(folder / self.manifest.graph)
         self._output = self._find_output(folder)
 
     def split(self, text: str, *, head: str, input_type: InputType) -> TextTokens:
@@ -73,22 +47,11 @@ class OnnxModel:
 
     def embed(self, ids: TokenIds) -> FloatArray:
         """The unit vector of one window, shape (dim,). Raises ValueError where the model answers none."""
-        (answer,) = self._session.run([self._output], self._feed(ids))
-        vector = self._pooled(np.asarray(answer, np.float32)[0])
+        vector = self._pooled(self._graph.run(self._output, ids))
         norm = float(np.linalg.norm(vector))
         if not np.isfinite(norm) or norm == 0.0:
             raise ValueError("the model has no vector for this text")
         return vector / np.float32(norm)
-
-    def _feed(self, ids: TokenIds) -> dict[str, Any]:
-        row = ids[None, :]
-        values = {
-            "input_ids": row,
-            "attention_mask": np.ones_like(row),
-            "token_type_ids": np.zeros_like(row),
-            "position_ids": np.arange(ids.size, dtype=np.int64)[None, :],
-        }
-        return {name: values[name].astype(kind or np.int64, copy=False) for name, kind in self._inputs.items()}
 
     def _pooled(self, answer: FloatArray) -> FloatArray:
         if answer.ndim == 1:
@@ -103,27 +66,14 @@ class OnnxModel:
 
     def _find_output(self, folder: Path) -> str:
         """The output to read: one vector a text where there is one, else one a token."""
-        names = [item.name for item in self._session.get_outputs()]
         found: dict[int, str] = {}
-        for name, answer in zip(names, self._session.run(names, self._feed(_PROBE)), strict=True):
-            if answer.shape[-1:] == (self.manifest.dim,):
-                found.setdefault(answer.ndim, name)
+        for name, shape in self._graph.probe().items():
+            if shape[-1:] == (self.manifest.dim,):
+                found.setdefault(len(shape), name)
         for rank in (_VECTOR, _STATES):
             if rank in found:
                 return found[rank]
         raise ModelFolderError(f"{str(folder)!r}: no output of the graph has {self.manifest.dim} dimensions")
-
-
-def _open(graph: Path) -> _Session:
-    options = cast("Any", ort.SessionOptions())
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False  # plans are kept for every length seen
-    options.log_severity_level = 3
-    try:
-        return cast("_Session", ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"]))
-    except Exception as error:  # the library raises nothing narrower
-        raise ModelFolderError(f"{str(graph)!r}: {error}") from error
 
 
 def model_build(folder: Path, manifest: Manifest) -> str:

@@ -9,13 +9,23 @@ import numpy as np
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 
-from memplane_core.contracts.embedding import EMBED_PATH, PROFILES_PATH, EmbedRequest, EmbedResponse, EmbedResult
+from memplane_core.contracts.embedding import (
+    EMBED_PATH,
+    PROFILES_PATH,
+    RERANK_PATH,
+    EmbedRequest,
+    EmbedResponse,
+    EmbedResult,
+    RerankRequest,
+    RerankResponse,
+)
 from memplane_core.domain.embedding import Lane
 from memplane_core.domain.errors import EmbeddingUnavailable, Fault, InvalidRequest, MalformedRequest, invalid
 from memplane_core.web.bodies import decode_json
 from memplane_core.web.request import ServiceRequest
 from memplane_embedding.openai import EmbeddingsAnswer, EmbeddingsRequest, ModelsAnswer, answer_of, items_of, models_of
 from memplane_embedding.provider import Embedded
+from memplane_embedding.reranking import Reranking
 from memplane_embedding.service import EmbeddingService
 
 T = TypeVar("T")
@@ -26,11 +36,14 @@ _BULK_FROM: Final = 65
 """Passages in one request of the public shape from which on they are bulk work."""
 
 
-def embedding_routes(service: EmbeddingService, *, max_texts: int, request_timeout_s: float) -> list[HTTPRouteHandler]:
-    """Handlers over `service`.
+def embedding_routes(
+    service: EmbeddingService, reranking: Reranking, *, max_texts: int, request_timeout_s: float
+) -> list[HTTPRouteHandler]:
+    """Handlers over `service` and `reranking`.
 
     Args:
-        service: Does the work.
+        service: Embeds.
+        reranking: Scores pairs.
         max_texts: Most texts of one request.
         request_timeout_s: Longest that one may take.
     """
@@ -75,7 +88,15 @@ def embedding_routes(service: EmbeddingService, *, max_texts: int, request_timeo
     async def profiles() -> Response[bytes]:
         return Response(msgspec.msgpack.encode(service.profiles()), media_type=MSGPACK)
 
-    return [embeddings, models, embed, profiles]
+    @post(RERANK_PATH, status_code=200, request_max_body_size=_MAX_BODY_BYTES)
+    async def rerank(request: ServiceRequest) -> Response[bytes]:
+        name = reranking.name
+        asked = decode_msgpack(await request.body(), RerankRequest)
+        scores = await run(request, reranking.scores(request.principal.tenant, asked.query, asked.texts))
+        answer = RerankResponse(model=name, scores=scores.astype("<f4").tobytes())
+        return Response(msgspec.msgpack.encode(answer), media_type=MSGPACK)
+
+    return [embeddings, models, embed, profiles, rerank]
 
 
 async def while_wanted(request: ServiceRequest, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
@@ -89,7 +110,7 @@ async def while_wanted(request: ServiceRequest, work: Coroutine[Any, Any, T], *,
         await asyncio.wait((doing, gone), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if doing.done():
             return doing.result()
-        reason = "the caller has gone" if gone.done() else f"the texts were not embedded within {timeout_s:g} s"
+        reason = "the caller has gone" if gone.done() else f"the work was not done within {timeout_s:g} s"
         raise EmbeddingUnavailable(reason, retry_after=5)
     finally:
         doing.cancel()

@@ -1,7 +1,7 @@
 """Embeds texts of a tenant by a model's name, from the caches where it can."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ class EmbeddingService:
         cache: Vectors already computed.
         keys: Names cache entries.
         max_text_bytes: Longest text, head included, in UTF-8.
+        rerankers: Names of models that have no vectors, for requests that take one for an embedding model.
     """
 
     def __init__(
@@ -34,12 +35,14 @@ class EmbeddingService:
         cache: VectorCache,
         keys: CacheKeys,
         max_text_bytes: int,
+        rerankers: Collection[str] = (),
     ) -> None:
         self._providers = dict(providers)
         self._default = default
         self._cache = cache
         self._keys = keys
         self._max_text_bytes = max_text_bytes
+        self._rerankers = frozenset(rerankers)
         self._loaded = False
 
     def profiles(self) -> ModelProfiles:
@@ -50,7 +53,8 @@ class EmbeddingService:
         """A model by name; "" is the default one. Raises NotFound."""
         found = self._providers.get(model or self._default)
         if found is None:
-            detail = f"no model is called {model!r}; there are {', '.join(sorted(self._providers))}"
+            fault = f"{model!r} is a reranker" if model in self._rerankers else f"no model is called {model!r}"
+            detail = f"{fault}; there are {', '.join(sorted(self._providers))}"
             raise NotFound(detail, faults=[Fault("/model", detail)])
         return found
 

@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import Field, SecretStr, model_validator
 
+from memplane_core.contracts.embedding import MAX_RERANK_TEXTS
 from memplane_core.settings import (
     RedisSettings,
     Section,
@@ -49,9 +50,11 @@ class EmbeddingSection(Section):
     """Which models are served, and how much at once.
 
     Attributes:
-        models_dir: Every folder in it that has a manifest is a model.
+        models_dir: Every folder in it that has a manifest is a model or a reranker.
         folders: More model folders, from anywhere.
         default_model: Loaded at start; the others when first asked for.
+        reranker: The cross-encoder that scores texts against a query, say `ms-marco-MiniLM-L-12-v2`; "" has none.
+        rerank_limit: Most pairs that may wait to be reranked before callers are told to come back.
         workers: Threads that compute; each uses one core.
         lane_limit: Most texts that may wait in a lane before callers are told to come back.
         max_texts: Most texts of one request.
@@ -66,6 +69,8 @@ class EmbeddingSection(Section):
     folders: list[Path] = Field(default_factory=list[Path])
     upstreams: list[UpstreamSettings] = Field(default_factory=list[UpstreamSettings])
     default_model: str = DEFAULT_MODEL
+    reranker: str = ""
+    rerank_limit: int = Field(default=200, ge=MAX_RERANK_TEXTS)
     workers: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
     lane_limit: int = Field(default=20_000, ge=1)
     max_texts: int = Field(default=2048, ge=1)

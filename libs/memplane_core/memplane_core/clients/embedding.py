@@ -1,4 +1,4 @@
-"""The embedding service as retrieval and the workers see it."""
+"""The embedding service as retrieval and the workers see it: vectors, and scores of texts against a query."""
 
 import asyncio
 import hashlib
@@ -15,7 +15,15 @@ import uuid_utils
 from cachetools import LRUCache
 
 from memplane_core.clients.http import HttpAnswer, ServiceHttp, ServiceTimeout, ServiceUnreachable
-from memplane_core.contracts.embedding import EMBED_PATH, PROFILES_PATH, EmbedRequest, EmbedResponse
+from memplane_core.contracts.embedding import (
+    EMBED_PATH,
+    PROFILES_PATH,
+    RERANK_PATH,
+    EmbedRequest,
+    EmbedResponse,
+    RerankRequest,
+    RerankResponse,
+)
 from memplane_core.domain.embedding import EmbedItem, InputType, Lane, ModelProfile, ModelProfiles
 from memplane_core.domain.errors import EmbeddingUnavailable, InvalidRequest, NotFound, invalid
 from memplane_core.domain.index import FloatArray
@@ -101,11 +109,11 @@ class HttpEmbedder:
             NotFound: No model is called that.
             EmbeddingUnavailable: No answer in time.
         """
-        sent = [item for item in items if _is_text(item)]
+        sent = [item for item in items if _is_text(item.head + item.text)]
         calls = [self._embed(tenant, part, model, "passage", lane, timeout_s=timeout_s) for part in _parts(sent)]
         answers = await asyncio.gather(*calls)
         found = iter([embedded for answer in answers for embedded in _embedded(answer)])
-        return [next(found) if _is_text(item) else _NO_TEXT for item in items]
+        return [next(found) if _is_text(item.head + item.text) else _NO_TEXT for item in items]
 
     async def profiles(self) -> ModelProfiles:
         """The models served, as known a minute ago, or when they were last told. Raises EmbeddingUnavailable."""
@@ -153,6 +161,43 @@ class HttpEmbedder:
         if len(answer.results) != len(items) or len(answer.vectors) != rows * answer.dim * 4:
             raise EmbeddingUnavailable("the embedding service's answer does not fit the question")
         return answer
+
+
+class HttpReranker:
+    """A `Reranker` over HTTP. Make it anywhere, use it in one event loop, and `close` it there.
+
+    Args:
+        base_url: Of the embedding service.
+        tokens: Sign the calls.
+    """
+
+    def __init__(self, base_url: str, tokens: InternalTokens) -> None:
+        self._line = _Line(base_url, tokens)
+
+    async def rerank(self, tenant: TenantId, query: str, texts: Sequence[str], *, timeout_s: float) -> FloatArray:
+        """How well each text answers the query, 0 to 1: read-only, shape (len(texts),).
+
+        Raises:
+            EmbeddingUnavailable: No answer in time, or too much is waiting.
+            NotFound: No reranker is switched on.
+            InvalidRequest: A query, or texts, that it cannot take.
+        """
+        if not _is_text(query):
+            raise invalid("/query", _HALF)
+        for n, text in enumerate(texts):
+            if not _is_text(text):
+                raise invalid(f"/texts/{n}", _HALF)
+        body = msgspec.msgpack.encode(RerankRequest(query=query, texts=list(texts)))
+        answer = await self._line.call(
+            "POST", RERANK_PATH, RerankResponse, tenant=tenant, body=body, timeout_s=timeout_s
+        )
+        if len(answer.scores) != 4 * len(texts):
+            raise EmbeddingUnavailable("the embedding service's answer does not fit the question")
+        return np.frombuffer(answer.scores, "<f4")
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._line.close()
 
 
 class _Line:
@@ -232,10 +277,10 @@ def _embedded(answer: EmbedResponse) -> list[EmbeddedText]:
     return found
 
 
-def _is_text(item: EmbedItem) -> bool:
+def _is_text(text: str) -> bool:
     """False for one with half of a surrogate pair, which no message can carry."""
     try:
-        (item.head + item.text).encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True

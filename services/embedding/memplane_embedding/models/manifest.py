@@ -24,20 +24,12 @@ class FileRecord(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a model folder holds and how to use it. Only `name`, `dim` and `max_tokens` must be given by hand.
+class BuiltFolder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the manifest of any model folder says. Only `name` and `max_tokens` must be given by hand.
 
     Attributes:
-        name: As it is called in requests.
-        dim: Length of its vectors.
+        name: As it is called in requests and settings.
         max_tokens: Longest input, special tokens and prefixes included.
-        pooling: How token vectors become one, for a graph that answers one vector a token.
-        query_prefix: Put before a query.
-        passage_prefix: Put before a passage.
-        span: Cosine distance below the pool's best at which the dense match is 0.
-        anchor_low: Cosine of an unrelated pair.
-        anchor_high: Cosine of a sure match.
-        multilingual: False for a model that knows English alone.
         licence: Of the weights.
         sources: SHA-256 of each file that the model was built from.
         build: Changes with every change of sources, graph or settings; "" in a folder made by hand.
@@ -46,8 +38,31 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     name: str
-    dim: int
     max_tokens: int
+    licence: str = ""
+    sources: dict[str, str] = {}
+    build: str = ""
+    graph: str = "model.onnx"
+    files: list[FileRecord] = []
+
+
+class Manifest(BuiltFolder, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An embedding model's folder and how to use it. By hand, `dim` must be given too.
+
+    Attributes:
+        kind: Apart from rerankers.
+        dim: Length of its vectors.
+        pooling: How token vectors become one, for a graph that answers one vector a token.
+        query_prefix: Put before a query.
+        passage_prefix: Put before a passage.
+        span: Cosine distance below the pool's best at which the dense match is 0.
+        anchor_low: Cosine of an unrelated pair.
+        anchor_high: Cosine of a sure match.
+        multilingual: False for a model that knows English alone.
+    """
+
+    kind: Literal["embedding"] = "embedding"
+    dim: int
     pooling: Pooling = "mean"
     query_prefix: str = ""
     passage_prefix: str = ""
@@ -55,11 +70,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     anchor_low: float = 0.0
     anchor_high: float = 1.0
     multilingual: bool = False
-    licence: str = ""
-    sources: dict[str, str] = {}
-    build: str = ""
-    graph: str = "model.onnx"
-    files: list[FileRecord] = []
 
     @property
     def profile(self) -> ModelProfile:
@@ -75,21 +85,49 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a model folder. Raises ModelFolderError where it is absent or wrong."""
+class RerankerManifest(BuiltFolder, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cross-encoder's folder: its graph answers one logit for a pair of texts, higher for a better fit."""
+
+    kind: Literal["reranker"] = "reranker"
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    kind: Literal["embedding", "reranker"] = "embedding"
+
+
+def read_folder(folder: Path) -> Manifest | RerankerManifest:
+    """The manifest of a model folder of either kind. Raises ModelFolderError where it is absent or wrong."""
     path = folder / MANIFEST
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        data = path.read_bytes()
+        reranker = msgspec.json.decode(data, type=_Kind).kind == "reranker"
+        manifest = msgspec.json.decode(data, type=RerankerManifest if reranker else Manifest)
     except FileNotFoundError:
         raise ModelFolderError(f"{str(folder)!r} holds no {MANIFEST}") from None
     except (OSError, msgspec.DecodeError) as error:
         raise ModelFolderError(f"{str(path)!r}: {error}") from error
-    if manifest.dim < 1 or manifest.max_tokens < 8:
+    if manifest.max_tokens < 8 or (isinstance(manifest, Manifest) and manifest.dim < 1):
         raise ModelFolderError(f"{str(path)!r}: dim must be at least 1 and max_tokens at least 8")
     return manifest
 
 
-def is_complete(folder: Path, manifest: Manifest) -> bool:
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an embedding model's folder. Raises ModelFolderError where it is absent, wrong or another's."""
+    manifest = read_folder(folder)
+    if isinstance(manifest, RerankerManifest):
+        raise ModelFolderError(f"{str(folder)!r} holds a reranker, which has no vectors")
+    return manifest
+
+
+def read_reranker(folder: Path) -> RerankerManifest:
+    """The manifest of a reranker's folder. Raises ModelFolderError where it is absent, wrong or another's."""
+    manifest = read_folder(folder)
+    if isinstance(manifest, Manifest):
+        raise ModelFolderError(f"{str(folder)!r} holds an embedding model, which scores no pairs")
+    return manifest
+
+
+def is_complete(folder: Path, manifest: BuiltFolder) -> bool:
     """Whether every file of the manifest is there with its size; contents are not read."""
     return all(
         (folder / record.name).is_file() and (folder / record.name).stat().st_size == record.size
