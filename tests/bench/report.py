@@ -31,23 +31,33 @@ def show(result: Result, console: Console) -> None:
     """Print it; on whole lines where that is no terminal."""
     console.print(conditions(result), highlight=False)
     for table in tables_of(result):
-        shown = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
-        for n, name in enumerate(table.head):
-            shown.add_column(name, justify="left" if n < table.left else "right", overflow="fold")
-        for row in table.rows:
-            shown.add_row(*row)
-        console.print(shown)
+        show_table(table, console)
+
+
+def show_table(table: Table, console: Console) -> None:
+    """Print one table."""
+    shown = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
+    for n, name in enumerate(table.head):
+        shown.add_column(name, justify="left" if n < table.left else "right", overflow="fold")
+    for row in table.rows:
+        shown.add_row(*row)
+    console.print(shown)
 
 
 def markdown(result: Result) -> str:
     """The same as a page."""
     lines = [conditions(result), ""]
     for table in tables_of(result):
-        rule = ["---" if n < table.left else "---:" for n in range(len(table.head))]
-        lines += [f"**{table.title}**", ""]
-        lines += ["| " + " | ".join(row) + " |" for row in (table.head, rule, *table.rows)]
-        lines.append("")
+        lines += markdown_lines(table)
     return "\n".join(lines)
+
+
+def markdown_lines(table: Table) -> list[str]:
+    """One table under its title."""
+    rule = ["---" if n < table.left else "---:" for n in range(len(table.head))]
+    lines = [f"**{table.title}**", ""]
+    lines += ["| " + " | ".join(row) + " |" for row in (table.head, rule, *table.rows)]
+    return [*lines, ""]
 
 
 def conditions(result: Result) -> str:
