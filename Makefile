@@ -12,7 +12,7 @@ MODELS := build/models/.built
 MILVUS_SERVER := .venvs/.milvus-server
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint bench clean lock
+.PHONY: help setup run demo test lint bench eval clean lock
 
 help: ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 8
@@ -39,6 +39,9 @@ lint: $(PACKAGE) ## style, types, layers, spelling, dependencies
 
 bench: setup $(MILVUS_SERVER) ## writes and searches, timed beside their peers; ARGS="--quick --store lite" and more
 	@exec $(BIN)/python -m tests.bench $(ARGS)
+
+eval: setup ## recall beside baselines, over the data of docs/evaluation.md; ARGS="--quick --models bge-small-en-v1.5"
+	@exec $(BIN)/python -m tests.eval $(ARGS)
 
 clean: ## remove what was built; data in .memplane stays
 	rm -rf $(VENV) .venvs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -108,9 +108,9 @@ def verdicts(result: Result) -> list[Verdict]:
     for target in TARGETS:
         model = result.models.get(target.model)
         scores = model and model.scores(target.key)
-        if not model or not scores:
+        measured = getattr(scores, target.metric, None)
+        if not model or not isinstance(measured, float):
             continue
-        measured: float = getattr(scores, target.metric)
         what = f"{target.model}, {target.key}, {target.metric.replace('_10', '@10')}"
         judged.append(Verdict(what=what, at_least=target.at_least, measured=measured))
         held_out = model.scores(target.key, "held_out")
