@@ -50,7 +50,16 @@ class Chunker:
                 )
             except MemplaneError as error:  # whatever it refuses is stored all the same, and the drain asks again
                 _log.warning("stored without vectors", memories=len(items), reason=type(error).__name__)
+            embedded = [_fitting(result, generation) for result in embedded]
         return _chunked(items, embedded)
+
+
+def _fitting(result: EmbeddedText | None, generation: Generation) -> EmbeddedText | None:
+    """Vectors that the tenant's generation can hold; None where the model makes others than it did."""
+    if result is None or result.error is not None or result.vectors.shape == (len(result.windows), generation.dim):
+        return result
+    _log.error("the model's vectors do not fit: reindex the tenant", tenant=str(generation.tenant), dim=generation.dim)
+    return None
 
 
 def _chunked(items: Sequence[EmbedItem], embedded: Sequence[EmbeddedText | None]) -> list[list[Chunk]]:

@@ -41,6 +41,7 @@ class Patcher:
                 memory = await self._try(principal, memory_id, given=given, if_match=if_match)
             except Exception as error:
                 if is_contention(error):
+                    self._generations.forget(principal.tenant)  # another may be active by now
                     continue
                 raise
             self._kicker.kick(principal.tenant)

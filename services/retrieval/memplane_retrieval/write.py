@@ -96,6 +96,7 @@ class Writer:
                         await idempotency.settle(tenant, connection, fingerprint, written.outcome)
             except Exception as error:
                 if is_contention(error):
+                    self._generations.forget(tenant)  # another may be active by now
                     continue
                 raise
             self._kicker.kick(tenant)

@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.generations import FED
 from memplane_core.storage.session import Connection
 
 
@@ -27,10 +28,10 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
 async def has_due_work(tenant: TenantId, connection: Connection) -> bool:
     """Whether the index could be told of something right now: rows of a generation that is gone do not count."""
     found = await connection.fetchval(
-        """
+        f"""
         SELECT EXISTS (
             SELECT 1 FROM tenant t JOIN generation g ON g.tenant_id = t.id
-            JOIN outbox o ON o.tenant_id = $1 AND o.generation = g.number
+            JOIN outbox o ON o.tenant_id = $1 AND o.generation = g.number AND g.{FED}
             WHERE t.id = $1 AND t.deleted_at IS NULL
               AND o.done_at IS NULL AND o.failed_at IS NULL AND o.not_before <= clock_timestamp())
         """,
@@ -40,11 +41,15 @@ async def has_due_work(tenant: TenantId, connection: Connection) -> bool:
 
 
 async def pending_of(tenant: TenantId, connection: Connection, memory_ids: Sequence[UUID]) -> int:
-    """How many of these memories the index has not been told of yet; one that it can never hold is not waited for."""
+    """How many of these memories searches may not find in the index yet.
+
+    One that it can never hold is not waited for, nor is a generation that does not answer searches.
+    """
     count = await connection.fetchval(
         """
         SELECT count(DISTINCT memory_id) FROM outbox
         WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[]) AND op = 'upsert'
+          AND generation = (SELECT active_generation FROM tenant WHERE id = $1)
           AND done_at IS NULL AND failed_at IS NULL
         """,
         tenant,

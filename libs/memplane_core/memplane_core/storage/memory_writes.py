@@ -13,6 +13,7 @@ from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.storage.chunks import OwnedChunk, chunk_columns, insert_chunks
 from memplane_core.storage.exact_json import exact_json
+from memplane_core.storage.generations import FED
 from memplane_core.storage.memories import Revision
 from memplane_core.storage.outbox import OR_AGAIN
 from memplane_core.storage.session import Connection
@@ -79,7 +80,7 @@ WITH input AS (
     SELECT $1, id, 1, 'created', $3, $4, '{}' FROM made
 ), queued AS (
     INSERT INTO outbox (tenant_id, generation, memory_id, rev, op)
-    SELECT $1, g.number, made.id, 1, 'upsert' FROM made, generation g WHERE g.tenant_id = $1
+    SELECT $1, fed.number, made.id, 1, 'upsert' FROM made, fed_generations($1, $5) AS fed(number)
 )
 SELECT id, created_at FROM made
 """
@@ -99,7 +100,8 @@ async def insert(
         principal: Whose memories these are.
         connection: A transaction of the principal's tenant.
         memories: Distinct, and in the same order for every writer: sorted by what can collide.
-        generation: That the chunks' vectors were made for.
+        generation: The active one, that the chunks' vectors were made for. Where another is active by now the statement
+            fails with an error of which `session.is_contention` is true: prepare again for that one.
         chunks: By memory; one without has none yet.
 
     Returns:
@@ -155,7 +157,8 @@ WITH input AS (
     ON CONFLICT DO NOTHING
 )
 INSERT INTO history (tenant_id, memory_id, version, event, key_id, request_id, changes)
-SELECT $1, id, version, 'updated', $3, $4, changed FROM changed
+SELECT $1, id, version, 'updated', $3, $4, changed
+FROM changed, (SELECT count(*) FROM fed_generations($1, $5)) AS held(generations)
 """
 
 
@@ -193,6 +196,8 @@ class PlaceTakenError(Exception):
 async def update(principal: Principal, connection: Connection, changes: Sequence[Change], *, generation: int) -> None:
     """Give locked memories their new forms, queue those for the index, and queue the old forms for removal.
 
+    `generation` is the active one, as in `insert`.
+
     Raises:
         PlaceTakenError: See there; the transaction is of no use any more.
     """
@@ -206,6 +211,7 @@ async def update(principal: Principal, connection: Connection, changes: Sequence
             msgspec.json.encode([_change_record(change) for change in changes]).decode(),
             principal.key_id,
             principal.request_id,
+            generation,
         )
     except asyncpg.UniqueViolationError as error:
         raise PlaceTakenError from error
@@ -256,7 +262,8 @@ async def _requeue(tenant: TenantId, connection: Connection, changes: Sequence[C
             {OR_AGAIN}
         ), queued AS (
             INSERT INTO outbox (tenant_id, generation, memory_id, rev, op)
-            SELECT $1, g.number, i.memory_id, i.rev, 'upsert' FROM input i, generation g WHERE g.tenant_id = $1
+            SELECT $1, g.number, i.memory_id, i.rev, 'upsert' FROM input i, generation g
+            WHERE g.tenant_id = $1 AND g.{FED}
         )
         UPDATE chunk c SET rev = i.rev FROM input i WHERE c.tenant_id = $1 AND c.memory_id = i.memory_id
         """,

@@ -182,4 +182,4 @@ class Database:
 
 def is_contention(error: Exception) -> bool:
     """Whether a transaction was undone only because others were in its way: it may be run again."""
-    return isinstance(error, asyncpg.DeadlockDetectedError | asyncpg.SerializationError)
+    return isinstance(error, asyncpg.DeadlockDetectedError | asyncpg.SerializationError | asyncpg.LockNotAvailableError)

@@ -1,7 +1,7 @@
 """Memories written by the real statements, without a service in front."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -13,12 +13,10 @@ from memplane_core.domain.index import Generation, IndexKey
 from memplane_core.domain.memory import head_of
 from memplane_core.domain.tenancy import SCOPES, Principal, TenantId
 from memplane_core.storage import memories, memory_writes
-from memplane_core.storage.generations import all_generations
+from memplane_core.storage.generations import active_generation
 from memplane_core.storage.memory_writes import Change, NewMemory
 from memplane_core.storage.session import Database
 from memplane_core.testing.embedder import HashEmbedder
-
-MODEL = "hash"
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,25 +41,29 @@ class MemoryDesk:
         self._principal = Principal(tenant=tenant, scopes=SCOPES, key_id="desk", request_id="desk-request")
 
     async def generation(self) -> Generation:
-        """The tenant's newest generation, as it is now."""
+        """The tenant's active generation, as it is now."""
         async with self.database.tenant(self.tenant) as connection:
-            return (await all_generations(self.tenant, connection))[-1]
+            return await active_generation(self.tenant, connection)
 
     async def write(self, *texts: str, embedded: bool = True, **fields: Any) -> list[UUID]:
         """Write one memory a text in one transaction; `embedded` is False where the embedder was away."""
         new = [_new(text, fields) for text in texts]
-        chunks = {memory.id: await self._chunks(memory.content, memory, embedded=embedded) for memory in new}
+        generation = await self.generation()
+        chunks = {memory.id: await self._chunks(memory.content, memory, embedded and generation) for memory in new}
         async with self.database.tenant(self.tenant) as connection:
-            await memory_writes.insert(self._principal, connection, new, generation=1, chunks=chunks)
+            await memory_writes.insert(self._principal, connection, new, generation=generation.number, chunks=chunks)
         return [memory.id for memory in new]
 
     async def edit(self, memory_id: UUID, *, embedded: bool = True, **fields: Any) -> None:
         """Change fields of a memory that the index holds; it gets the next revision."""
+        generation = await self.generation()
         async with self.database.tenant(self.tenant) as connection:
             before = await memories.read_revision(self.tenant, connection, memory_id, lock=True)
             assert before is not None
             after = msgspec.structs.replace(before.memory, **fields)
-            chunks = await self._chunks(after.content, after, embedded=embedded) if "content" in fields else None
+            chunks = None
+            if "content" in fields:
+                chunks = await self._chunks(after.content, after, embedded and generation)
             change = Change(
                 before=before,
                 after=after,
@@ -72,23 +74,24 @@ class MemoryDesk:
                 chunks=chunks,
                 changed=dict.fromkeys(fields),
             )
-            await memory_writes.update(self._principal, connection, [change], generation=1)
+            await memory_writes.update(self._principal, connection, [change], generation=generation.number)
 
     async def remove(self, memory_id: UUID) -> None:
         """Delete a memory for good."""
         async with self.database.tenant(self.tenant) as connection:
             assert await memories.remove(self.tenant, connection, memory_id)
 
-    async def current_keys(self) -> set[IndexKey]:
-        """What the index ought to hold once all is told."""
+    async def current_keys(self, generation: int = 1) -> set[IndexKey]:
+        """What the index ought to hold in a generation once all is told."""
         async with self.database.tenant(self.tenant) as connection:
             rows = await connection.fetch(
                 """
                 SELECT c.memory_id, c.rev, c.n FROM chunk c
                 JOIN memory m ON m.tenant_id = $1 AND m.id = c.memory_id AND m.rev = c.rev AND m.state = 'active'
-                WHERE c.tenant_id = $1 AND c.embedding IS NOT NULL
+                WHERE c.tenant_id = $1 AND c.generation = $2 AND c.embedding IS NOT NULL
                 """,
                 self.tenant,
+                generation,
             )
         return {IndexKey(row["memory_id"], row["rev"], row["n"]) for row in rows}
 
@@ -114,12 +117,14 @@ class MemoryDesk:
                 "UPDATE lease SET expires_at = clock_timestamp() WHERE tenant_id = $1", self.tenant
             )
 
-    async def _chunks(self, content: str, memory: Any, *, embedded: bool) -> list[Chunk]:
+    async def _chunks(self, content: str, memory: Any, made_for: Generation | Literal[False]) -> list[Chunk]:
         head = head_of(memory.actor, memory.occurred_at)
-        if not embedded:
+        if not made_for:
             return chunks_of(content, head=head, embedded=None)
         items = [EmbedItem(content, head)]
-        [result] = await self._embedder.embed_passages(self.tenant, items, model=MODEL, lane="write", timeout_s=5)
+        [result] = await self._embedder.embed_passages(
+            self.tenant, items, model=made_for.model, lane="write", timeout_s=5
+        )
         return chunks_of(content, head=head, embedded=result)
 
 

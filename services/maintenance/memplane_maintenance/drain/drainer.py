@@ -10,7 +10,7 @@ from memplane_core.domain.ports import Embedder, VectorIndex
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage import backlog
-from memplane_core.storage.generations import all_generations
+from memplane_core.storage.generations import GenerationLife, fed_generations
 from memplane_core.storage.leases import Lease, release_lease, take_lease
 from memplane_core.storage.session import Database, is_contention
 from memplane_maintenance import metrics
@@ -100,31 +100,26 @@ class Drainer:
         return report
 
     async def _slice(self, tenant: TenantId, lease: Lease, report: DrainReport) -> float:
-        """Feed every generation; returns for how long the tenant is to be left alone."""
+        """Feed every generation in turns; returns for how long the tenant is to be left alone."""
         tenure = Tenure(tenant, self._database, lease, limits=self._limits, stopping=self._stopping)
         try:
             async with self._database.tenant(tenant) as connection:
-                generations = await all_generations(tenant, connection)
-            for generation in generations:
-                embedding = TextEmbedding(
-                    tenant,
-                    generation,
-                    database=self._database,
-                    embedder=self._embedder,
-                    limits=self._limits,
-                    report=report,
-                )
-                feed = CollectionFeed(
-                    tenant,
-                    generation,
-                    database=self._database,
-                    index=self._index,
-                    embedding=embedding,
-                    tenure=tenure,
-                    limits=self._limits,
-                    report=report,
-                )
-                await feed.run()
+                lives = await fed_generations(tenant, connection)
+            feeds = [self._feed(tenant, life, tenure, report=report) for life in lives]
+            # The active one comes first in every round: the others' backlog, which may be of the whole tenant, is no
+            # reason to let what is searched fall behind.
+            while feeds and not tenure.over:
+                busy = False
+                for feed in tuple(feeds):
+                    try:
+                        busy = await feed.turn() or busy
+                    except Obstructed as obstructed:
+                        if feed is feeds[0] or obstructed.obstacle != "index":
+                            raise
+                        report.obstacle = obstructed.obstacle
+                        feeds.remove(feed)
+                if not busy:
+                    break
         except Obstructed as obstructed:
             report.obstacle = obstructed.obstacle
             return obstructed.pause_s
@@ -143,6 +138,27 @@ class Drainer:
             )
             return self._limits.pause_s
         return 0.0
+
+    def _feed(self, tenant: TenantId, life: GenerationLife, tenure: Tenure, *, report: DrainReport) -> CollectionFeed:
+        embedding = TextEmbedding(
+            tenant,
+            life.generation,
+            database=self._database,
+            embedder=self._embedder,
+            limits=self._limits,
+            report=report,
+            shares_vectors=life.shares_vectors,
+        )
+        return CollectionFeed(
+            tenant,
+            life.generation,
+            database=self._database,
+            index=self._index,
+            embedding=embedding,
+            tenure=tenure,
+            limits=self._limits,
+            report=report,
+        )
 
     async def _give_back(self, tenant: TenantId, lease: Lease, *, pause_s: float) -> None:
         with contextlib.suppress(Unavailable):

@@ -11,7 +11,7 @@ from memplane_core.domain.memory import head_of
 from memplane_core.domain.ports import EmbeddedText, Embedder
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
-from memplane_core.storage import outbox
+from memplane_core.storage import outbox, refill
 from memplane_core.storage.outbox import DueUpsert, PlainText, Refusal, Revision
 from memplane_core.storage.session import Database
 from memplane_maintenance import metrics
@@ -23,6 +23,9 @@ log = get_logger(__name__)
 
 class TextEmbedding:
     """Gives one tenant's memories their chunks in one generation.
+
+    Args:
+        shares_vectors: Another generation is of the same model: what it has need not be computed.
 
     Attributes:
         away: The embedder did not answer: it is not asked again in this slice.
@@ -37,6 +40,7 @@ class TextEmbedding:
         embedder: Embedder,
         limits: DrainLimits,
         report: DrainReport,
+        shares_vectors: bool = False,
     ) -> None:
         self._tenant = tenant
         self._generation = generation
@@ -44,14 +48,43 @@ class TextEmbedding:
         self._embedder = embedder
         self._limits = limits
         self._report = report
+        self._shares_vectors = shares_vectors
         self.away = False
 
-    async def embed(self, due: Sequence[DueUpsert], tenure: Tenure) -> None:
-        """Embed them group by group until the slice is over or the embedder is away; what is left stays due.
+    @property
+    def helpless(self) -> bool:
+        """Nothing can be given vectors: there is no embedder, and nobody to take them over from."""
+        return self.away and not self._shares_vectors
+
+    async def embed(self, due: Sequence[DueUpsert], tenure: Tenure) -> bool:
+        """Give them vectors group by group until the slice is over or the embedder is away; what is left stays due.
+
+        Returns:
+            Whether any was looked at: where not, asking again at once is of no use.
 
         Raises:
             Obstructed: The lease is another's by now.
         """
+        found = len(due)
+        if due and self._shares_vectors:
+            due = await self._take_over(due)
+            await tenure.hold()
+        if due and self.away:
+            return len(due) < found
+        await self._embed_all(due, tenure)
+        return found > 0
+
+    async def _take_over(self, due: Sequence[DueUpsert]) -> list[DueUpsert]:
+        """Copy vectors from a generation of the same model; returns those that none has."""
+        async with self._database.tenant(self._tenant) as connection:
+            taken = await refill.take_over_vectors(
+                self._tenant, connection, [row.revision for row in due], generation=self._generation.number
+            )
+        self._report.taken_over += len(taken)
+        done = set(taken)
+        return [row for row in due if row.memory_id not in done]
+
+    async def _embed_all(self, due: Sequence[DueUpsert], tenure: Tenure) -> None:
         most, count = self._limits.embed_bytes, smaller(self._limits.embed_texts, due)
         for group in packed(due, lambda row: row.size, most=most, count=count):
             if tenure.over or self.away:

@@ -51,19 +51,17 @@ class CollectionFeed:
         self._report = report
         self._ensured = False
 
-    async def run(self) -> None:
-        """Work until nothing is due or the slice is over.
+    async def turn(self) -> bool:
+        """Do one round of what is due; False where there was nothing to do.
 
         Raises:
             Obstructed: The index is away, or the lease is lost.
             Unavailable: Postgres is away.
         """
-        while not self._tenure.over:
-            await self._tenure.hold()
-            removed = await self._remove_some()
-            sent = await self._upsert_some()
-            if not (removed or sent):
-                return
+        await self._tenure.hold()
+        removed = await self._remove_some()
+        sent = await self._upsert_some()
+        return removed or sent
 
     async def _remove_some(self) -> bool:
         number = self._generation.number
@@ -94,7 +92,7 @@ class CollectionFeed:
                 connection,
                 generation=number,
                 limit=max(self._index.batch_rows, self._limits.embed_texts),
-                embedded_only=self._embedding.away,
+                embedded_only=self._embedding.helpless,
             )
             stale = [row.revision for row in due if not row.current]
             if stale:
@@ -108,8 +106,9 @@ class CollectionFeed:
             await self._send([row.revision for row in group])
             if self._tenure.over:
                 return True
-        await self._embedding.embed([row for row in due if row.current and not row.ready], self._tenure)
-        return bool(due)
+        missing = [row for row in due if row.current and not row.ready]
+        embedded = await self._embedding.embed(missing, self._tenure)
+        return embedded or len(missing) < len(due)
 
     async def _make_sure_of_collection(self, due: Sequence[DueUpsert]) -> None:
         """Make it where it has not been made, and look again where the last try failed: it may not be loaded."""

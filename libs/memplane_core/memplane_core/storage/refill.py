@@ -1,0 +1,292 @@
+"""Filling a generation from Postgres: what to queue, what still waits, and what the index ought to hold."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from memplane_core.domain.index import IndexKey
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.outbox import Revision
+from memplane_core.storage.session import Connection, Row
+
+_COUNTED: Final = 100_000
+"""Rows are counted no further."""
+
+_EMBEDDED_OF: Final = 2_000
+
+_START: Final = UUID(int=0)
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some active memories in the order of their ids.
+
+    Attributes:
+        last: The last one's id; None where there was none left.
+        seen: How many.
+    """
+
+    last: UUID | None
+    seen: int
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a generation's outbox holds, each counted up to 100,000.
+
+    Attributes:
+        pending: Revisions that the index has not been told of.
+        fresh: Those and the ones it was told of moments ago: a search asks Postgres for all of these.
+        failed: Current revisions that it can never hold.
+        unembedded: Current revisions, among the first 2,000 pending, that have no vectors in this generation: no search
+            by meaning finds them.
+        removals: Revisions that the index has to lose.
+        oldest_s: Age of the oldest pending row, in seconds.
+    """
+
+    pending: int
+    fresh: int
+    failed: int
+    unembedded: int
+    removals: int
+    oldest_s: float
+
+
+class ExpectedMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """An active memory and its chunks in a generation.
+
+    Attributes:
+        settled: Its outbox row is not pending. One that is says nothing yet of what the index holds.
+        failed: It can never be indexed.
+        embedded: Numbers of its chunks with vectors, at its current revision.
+    """
+
+    memory_id: UUID
+    rev: int
+    settled: bool
+    failed: bool
+    embedded: list[int]
+
+    def index_keys(self) -> list[IndexKey]:
+        """What the index ought to hold of it."""
+        return [IndexKey(self.memory_id, self.rev, n) for n in self.embedded]
+
+
+async def count_memories(tenant: TenantId, connection: Connection) -> int:
+    """The tenant's active memories, expired ones too."""
+    return int(
+        await connection.fetchval("SELECT count(*) FROM memory WHERE tenant_id = $1 AND state = 'active'", tenant)
+    )
+
+
+async def queue_page(
+    tenant: TenantId, connection: Connection, *, generation: int, after: UUID | None, limit: int
+) -> Page:
+    """Queue the next active memories for a generation, each at its current revision; twice does no harm.
+
+    One that is edited or deleted at the same time may be queued at a revision that is no longer: the drain closes such
+    rows, and the edit itself has queued the new one.
+    """
+    row = await connection.fetchrow(
+        """
+        WITH page AS MATERIALIZED (
+            SELECT id, rev FROM memory WHERE tenant_id = $1 AND id > $3 AND state = 'active' ORDER BY id LIMIT $4
+        ), queued AS (
+            INSERT INTO outbox (tenant_id, generation, memory_id, rev, op)
+            SELECT $1, $2, id, rev, 'upsert' FROM page
+            ON CONFLICT DO NOTHING
+        )
+        SELECT count(*) AS seen, (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last FROM page
+        """,
+        tenant,
+        generation,
+        after or _START,
+        limit,
+    )
+    assert row is not None
+    return Page(row["last"], row["seen"])
+
+
+async def queue_again(
+    tenant: TenantId, connection: Connection, revisions: Sequence[Revision], *, generation: int
+) -> int:
+    """Have these revisions sent once more, those that are still current; returns how many."""
+    rows = await connection.fetch(
+        """
+        INSERT INTO outbox AS o (tenant_id, generation, memory_id, rev, op)
+        SELECT $1, $2, m.id, m.rev, 'upsert' FROM unnest($3::uuid[], $4::int[]) AS r(memory_id, rev)
+        JOIN memory m ON m.tenant_id = $1 AND m.id = r.memory_id AND m.rev = r.rev AND m.state = 'active'
+        ORDER BY m.id
+        ON CONFLICT (tenant_id, memory_id, generation, rev, op) DO UPDATE
+        SET attempts = 0, done_at = NULL, failed_at = NULL, error = NULL, not_before = clock_timestamp(),
+            fresh_until = 'infinity'
+        RETURNING 1
+        """,
+        tenant,
+        generation,
+        [revision.memory_id for revision in revisions],
+        [revision.rev for revision in revisions],
+    )
+    return len(rows)
+
+
+async def waiting(tenant: TenantId, connection: Connection, *, generation: int) -> Waiting:
+    """How far the index is behind in one generation."""
+    row = await connection.fetchrow(
+        f"""
+        WITH waiting AS MATERIALIZED (
+            SELECT memory_id, rev, created_at FROM outbox
+            WHERE tenant_id = $1 AND generation = $2 AND op = 'upsert' AND done_at IS NULL AND failed_at IS NULL
+            LIMIT {_COUNTED}
+        )
+        SELECT count(*) AS pending,
+            coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8 AS oldest_s,
+            (SELECT count(*) FROM (SELECT memory_id, rev FROM waiting LIMIT {_EMBEDDED_OF}) w
+             JOIN memory m ON m.tenant_id = $1 AND m.id = w.memory_id AND m.rev = w.rev AND m.state = 'active'
+             WHERE NOT (SELECT count(*) > 0 AND count(*) = count(c.embedding) FROM chunk c
+                        WHERE c.tenant_id = $1 AND c.memory_id = w.memory_id AND c.generation = $2 AND c.rev = w.rev)
+            ) AS unembedded,
+            (SELECT count(*) FROM (
+                SELECT 1 FROM outbox WHERE tenant_id = $1 AND generation = $2 AND op = 'upsert'
+                    AND fresh_until > statement_timestamp() LIMIT {_COUNTED}) f) AS fresh,
+            (SELECT count(*) FROM outbox o JOIN memory m ON m.tenant_id = $1 AND m.id = o.memory_id AND m.rev = o.rev
+                AND m.state = 'active'
+             WHERE o.tenant_id = $1 AND o.generation = $2 AND o.op = 'upsert' AND o.failed_at IS NOT NULL) AS failed,
+            (SELECT count(*) FROM (
+                SELECT 1 FROM outbox WHERE tenant_id = $1 AND generation = $2 AND op = 'delete'
+                    AND done_at IS NULL AND failed_at IS NULL LIMIT {_COUNTED}) d) AS removals
+        FROM waiting
+        """,
+        tenant,
+        generation,
+    )
+    assert row is not None
+    return Waiting(**{name: row[name] for name in Waiting.__struct_fields__})
+
+
+async def count_pending(tenant: TenantId, connection: Connection, *, generation: int) -> int:
+    """Revisions that the index has not been told of in one generation, counted up to 100,000."""
+    return int(
+        await connection.fetchval(
+            f"""
+            SELECT count(*) FROM (
+                SELECT 1 FROM outbox WHERE tenant_id = $1 AND generation = $2 AND op = 'upsert'
+                    AND done_at IS NULL AND failed_at IS NULL LIMIT {_COUNTED}) p
+            """,
+            tenant,
+            generation,
+        )
+    )
+
+
+async def expected_page(
+    tenant: TenantId, connection: Connection, *, generation: int, after: UUID | None, limit: int
+) -> list[ExpectedMemory]:
+    """The next active memories in the order of their ids, with what the index ought to hold of each."""
+    rows = await connection.fetch(
+        """
+        SELECT m.id AS memory_id, m.rev, o.memory_id IS NULL OR o.done_at IS NOT NULL OR o.failed_at IS NOT NULL
+            AS settled, o.failed_at IS NOT NULL AS failed, c.embedded
+        FROM (
+            SELECT id, rev FROM memory WHERE tenant_id = $1 AND id > $3 AND state = 'active' ORDER BY id LIMIT $4
+        ) m
+        LEFT JOIN outbox o ON o.tenant_id = $1 AND o.memory_id = m.id AND o.generation = $2 AND o.rev = m.rev
+            AND o.op || '' = 'upsert'
+        CROSS JOIN LATERAL (
+            SELECT coalesce(array_agg(n ORDER BY n), '{}') AS embedded FROM chunk
+            WHERE tenant_id = $1 AND memory_id = m.id AND generation = $2 AND rev = m.rev AND embedding IS NOT NULL
+        ) c
+        ORDER BY m.id
+        """,
+        tenant,
+        generation,
+        after or _START,
+        limit,
+    )
+    return [ExpectedMemory(**{name: row[name] for name in ExpectedMemory.__struct_fields__}) for row in rows]
+
+
+async def take_over_vectors(
+    tenant: TenantId, connection: Connection, revisions: Sequence[Revision], *, generation: int
+) -> list[UUID]:
+    """Give memories the chunks that another generation of the same model has of them, each at that very revision.
+
+    The memories stay locked until the transaction ends, as in `outbox.store_chunks`.
+
+    Returns:
+        The memories that have all their chunks now.
+    """
+    rows = await connection.fetch(
+        """
+        WITH locked AS MATERIALIZED (
+            SELECT m.id, m.rev FROM unnest($3::uuid[], $4::int[]) AS r(memory_id, rev)
+            JOIN memory m ON m.tenant_id = $1 AND m.id = r.memory_id AND m.rev = r.rev AND m.state = 'active'
+            ORDER BY m.id FOR NO KEY UPDATE OF m
+        )
+        SELECT l.id, l.rev, s.generation FROM locked l CROSS JOIN LATERAL (
+            SELECT c.generation FROM chunk c
+            JOIN generation g ON g.tenant_id = $1 AND g.number = c.generation AND g.life IN ('building', 'kept')
+            JOIN generation own ON own.tenant_id = $1 AND own.number = $2
+            WHERE c.tenant_id = $1 AND c.memory_id = l.id AND c.rev = l.rev AND c.generation <> $2
+              AND coalesce(g.vectors_of, g.number) = coalesce(own.vectors_of, own.number)
+            GROUP BY c.generation HAVING count(*) = count(c.embedding)
+            ORDER BY c.generation DESC LIMIT 1
+        ) s
+        """,
+        tenant,
+        generation,
+        [revision.memory_id for revision in revisions],
+        [revision.rev for revision in revisions],
+    )
+    if not rows:
+        return []
+    ids = [row["id"] for row in rows]
+    await connection.execute(
+        "DELETE FROM chunk WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[]) AND generation = $3",
+        tenant,
+        ids,
+        generation,
+    )
+    await connection.execute(
+        """
+        INSERT INTO chunk (tenant_id, generation, memory_id, rev, n, span_start, span_end, terms, embedding)
+        SELECT $1, $2, c.memory_id, c.rev, c.n, c.span_start, c.span_end, c.terms, c.embedding
+        FROM unnest($3::uuid[], $4::int[], $5::int[]) AS s(memory_id, rev, generation)
+        JOIN chunk c ON c.tenant_id = $1 AND c.memory_id = s.memory_id AND c.rev = s.rev AND c.generation = s.generation
+        """,
+        tenant,
+        generation,
+        ids,
+        [row["rev"] for row in rows],
+        [row["generation"] for row in rows],
+    )
+    return ids
+
+
+async def delete_page(
+    tenant: TenantId, connection: Connection, *, generation: int, after: UUID | None, limit: int
+) -> Page:
+    """Delete the chunks and outbox rows that a generation has of the next `limit` memories."""
+    pages: list[Row] = []
+    for table in ("chunk", "outbox"):
+        row = await connection.fetchrow(
+            f"""
+            WITH page AS MATERIALIZED (
+                SELECT DISTINCT memory_id FROM {table} WHERE tenant_id = $1 AND memory_id > $3
+                ORDER BY memory_id LIMIT $4
+            ), gone AS (
+                DELETE FROM {table} t USING page p
+                WHERE t.tenant_id = $1 AND t.memory_id = p.memory_id AND t.generation = $2
+            )
+            SELECT count(*) AS seen, (SELECT memory_id FROM page ORDER BY memory_id DESC LIMIT 1) AS last FROM page
+            """,
+            tenant,
+            generation,
+            after or _START,
+            limit,
+        )
+        assert row is not None
+        pages.append(row)
+    # The next page begins where the shorter one ended: what lies between is looked at again.
+    full: list[Any] = [row["last"] for row in pages if row["seen"] == limit]
+    return Page(min(full) if full else None, max(row["seen"] for row in pages))
