@@ -1,6 +1,7 @@
 """Who is served when: lanes, tenants in turn, limits, and work that nobody waits for any more."""
 
 import asyncio
+import queue
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -8,10 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from memplane_core.domain.embedding import Lane
 from memplane_core.domain.errors import EmbeddingUnavailable
 from memplane_core.domain.tenancy import TenantId
-from memplane_embedding.pool import LANES, WorkerPool
+from memplane_embedding.pool import JOB_LANES, JobLane, WorkerPool
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +32,7 @@ class Bench:
         self._held.set()
         self._gate.wait(10)
 
-    def submit(self, tenant: TenantId, lane: Lane, *names: str) -> list[asyncio.Future[None]]:
+    def submit(self, tenant: TenantId, lane: JobLane, *names: str) -> list[asyncio.Future[None]]:
         def work(name: str) -> Callable[[], None]:
             return lambda: self.done.append(name)
 
@@ -46,8 +46,8 @@ class Bench:
 
 
 @contextmanager
-def bench(*, lane_limit: int = 100) -> Generator[Bench]:
-    pool = WorkerPool(workers=1, lane_limit=lane_limit)
+def bench(*, lane_limit: int = 100, rerank_limit: int = 100) -> Generator[Bench]:
+    pool = WorkerPool(workers=1, lane_limit=lane_limit, rerank_limit=rerank_limit)
     made = Bench(pool)
     try:
         yield made
@@ -76,6 +76,53 @@ class TestOrder:
             assert its.done == ["a0", "b0", "c0", "a1", "b1", "a2", "a3"]
 
 
+class TestReranking:
+    async def test_only_thread_reranks_before_bulk_work_alone(self) -> None:
+        with bench() as its:
+            await its.held()
+            waits = [*its.submit(A, "bulk", "b"), *its.submit(A, "rerank", "r1", "r2")]
+            waits += [*its.submit(A, "write", "w"), *its.submit(A, "query", "q")]
+            its.open()
+            await asyncio.gather(*waits)
+            assert its.done == ["q", "w", "r1", "r2", "b"]
+
+    async def test_goes_before_writes_on_all_threads_but_one(self) -> None:
+        pool = WorkerPool(workers=2, lane_limit=100)
+        release = threading.Event()
+        begun = queue.SimpleQueue[str]()
+
+        def work(name: str) -> Callable[[], None]:
+            def run() -> None:
+                begun.put(name)
+                release.wait(10)
+
+            return run
+
+        first, second = threading.Event(), threading.Event()
+        try:
+            held = pool.submit(B, "query", [lambda: first.wait(10), lambda: second.wait(10)])
+            waits = pool.submit(A, "write", [work("w1"), work("w2")])
+            waits += pool.submit(A, "rerank", [work("r1"), work("r2")])
+            first.set()
+            assert await asyncio.to_thread(begun.get, timeout=10) == "r1"
+            second.set()
+            assert await asyncio.to_thread(begun.get, timeout=10) == "w1"
+            release.set()
+            await asyncio.gather(*held, *waits)
+        finally:
+            for event in (first, second, release):
+                event.set()
+            pool.close()
+
+    async def test_has_a_limit_of_its_own(self) -> None:
+        with bench(rerank_limit=2) as its:
+            await its.held()
+            its.submit(A, "rerank", "r1", "r2")
+            with pytest.raises(EmbeddingUnavailable, match="2 texts wait in the rerank lane"):
+                its.submit(B, "rerank", "r3")
+            assert its.submit(B, "query", "q1", "q2", "q3")
+
+
 class TestAbandoned:
     async def test_cancelled_work_is_never_done_and_frees_its_place(self) -> None:
         with bench(lane_limit=4) as its:
@@ -90,7 +137,7 @@ class TestAbandoned:
             its.open()
             await asyncio.gather(*stays, *more)
             assert sorted(its.done) == ["more1", "more2", "stays"]
-            assert all(its.pool.waiting(lane) == 0 for lane in LANES)
+            assert all(its.pool.waiting(lane) == 0 for lane in JOB_LANES)
 
 
 class TestLimits:

@@ -14,9 +14,15 @@ import pytest
 from safetensors.numpy import save
 
 from memplane_embedding.models.build import UnknownModelError, build_models, is_built
-from memplane_embedding.models.catalog import BundledModel, Source
+from memplane_embedding.models.catalog import BUILDABLE, BundledModel, BundledReranker, Source
 from memplane_embedding.models.graph import write_graph
-from memplane_embedding.models.manifest import Manifest, read_manifest
+from memplane_embedding.models.manifest import (
+    Manifest,
+    ModelFolderError,
+    RerankerManifest,
+    read_manifest,
+    read_reranker,
+)
 from memplane_embedding.models.weights import BlockMatrix, Encoder, Linear, Norm, WeightsError, read_q4_pack
 from memplane_embedding.models.weights import read_safetensors as read_weights
 from memplane_embedding.models.wheels import WheelError, read_lock
@@ -160,8 +166,13 @@ class Wheelhouse:
             tokenizer=tokenizer,
             config=config,
         )
+        self.reranker = BundledReranker(
+            manifest=RerankerManifest(name="tiny", max_tokens=PLACES), weights=weights, tokenizer=tokenizer
+        )
 
-    def build(self, *, model: BundledModel | None = None, report: Callable[[str], None] | None = None) -> None:
+    def build(
+        self, *, model: BundledModel | BundledReranker | None = None, report: Callable[[str], None] | None = None
+    ) -> None:
         build_models(
             [],
             self.models,
@@ -252,6 +263,26 @@ class TestBuild:
             wheelhouse.build(model=wrong)
         assert not (wheelhouse.models / "tiny").exists()
 
+    def test_reranker_is_its_graph_as_it_came_and_no_embedding_model(self, wheelhouse: Wheelhouse) -> None:
+        wheelhouse.build(model=wheelhouse.reranker)
+        folder = wheelhouse.models / "tiny"
+        assert sorted(path.name for path in folder.iterdir()) == ["model.json", "model.onnx", "tokenizer.json"]
+        assert (folder / "model.onnx").read_bytes() == save(tensors())
+        assert read_reranker(folder).sources == {source.member: source.sha256 for source in wheelhouse.reranker.sources}
+        assert is_built(wheelhouse.reranker, wheelhouse.models)
+        with pytest.raises(ModelFolderError, match="holds a reranker"):
+            read_manifest(folder)
+
+    def test_reranker_with_another_hash_is_refused(self, wheelhouse: Wheelhouse) -> None:
+        wrong = BundledReranker(
+            manifest=wheelhouse.reranker.manifest,
+            weights=Source("tiny-weights", "tiny/w.safetensors", "f" * 64),
+            tokenizer=wheelhouse.model.tokenizer,
+        )
+        with pytest.raises(WheelError, match=r"expected f{64}"):
+            wheelhouse.build(model=wrong)
+        assert not (wheelhouse.models / "tiny").exists()
+
     def test_unknown_name_is_refused(self, wheelhouse: Wheelhouse) -> None:
         with pytest.raises(UnknownModelError, match="there are tiny"):
             build_models(
@@ -267,9 +298,7 @@ class TestLock:
     def test_pins_every_bundled_wheel_and_names_no_registry(self) -> None:
         lock = Path(__file__).parents[3] / "models" / "requirements.txt"
         pins = read_lock(lock)
-        from memplane_embedding.models.catalog import BUNDLED  # noqa: PLC0415
-
-        assert {source.project for model in BUNDLED.values() for source in model.sources} == set(pins)
+        assert {source.project for model in BUILDABLE.values() for source in model.sources} == set(pins)
         assert "://" not in lock.read_text()
 
     def test_line_without_hash_is_refused(self, tmp_path: Path) -> None:
