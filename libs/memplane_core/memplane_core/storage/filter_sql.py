@@ -18,6 +18,9 @@ from memplane_core.storage.session import Connection
 
 _USAGE: Final = frozenset(("priority", "last_accessed_at", "access_count"))
 _TYPES: Final = {"text": "text", "number": "float8", "flag": "boolean", "time": "timestamptz", "id": "uuid"}
+_MAX_JOINS: Final = 3
+"""Conditions on scenes that are joins; a planner is slow with many, and more of them narrow little."""
+
 _SIGNS: Final = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
@@ -28,7 +31,7 @@ def conditions(where: Filter, values: list[Any]) -> str:
         where: The filter.
         values: Arguments of the statement, of which the first is the tenant. What the filter binds is appended.
     """
-    return "" if where == And(()) else f" AND ({_Writer(values).sql(where)})"
+    return "" if where == And(()) else f" AND ({_Writer(values).sql(where, must_hold=True)})"
 
 
 def needs_usage(where: Filter) -> bool:
@@ -65,17 +68,19 @@ class _Writer:
 
     def __init__(self, values: list[Any]) -> None:
         self._values = values
+        self._joins_left = _MAX_JOINS
 
-    def sql(self, where: Filter) -> str:
+    def sql(self, where: Filter, *, must_hold: bool) -> str:
+        """The filter, or a part of it that `must_hold` for a row to be found."""
         match where:
             case And():
-                return " AND ".join(f"({self.sql(part)})" for part in where.parts) or "true"
+                return " AND ".join(f"({self.sql(part, must_hold=must_hold)})" for part in where.parts) or "true"
             case Or():
-                return " OR ".join(f"({self.sql(part)})" for part in where.parts)
+                return " OR ".join(f"({self.sql(part, must_hold=False)})" for part in where.parts)
             case Not():
-                return f"({self.sql(where.part)}) IS NOT TRUE"
+                return f"({self.sql(where.part, must_hold=False)}) IS NOT TRUE"
             case Condition(field=field) if field.kind == "tags":
-                return self._tags(where)
+                return self._tags(where, must_hold=must_hold)
             case Condition(field=field) if field.kind == "json":
                 return self._json(where)
             case Condition():
@@ -100,21 +105,22 @@ class _Writer:
                 ordered = f'{column} COLLATE "C"' if field.kind == "text" else column
                 return f"{ordered} {_SIGNS[op]} {self._bind(values[0], type_)}"
 
-    def _tags(self, condition: Condition) -> str:
-        """Through the side table: under row-level security no index of the array is used."""
-        values = cast("tuple[str, ...]", condition.values)
-        match condition.op:
-            case "exists":
-                return "cardinality(m.scene) > 0"
-            case "contains_all":
-                return " AND ".join(self._tagged(f"= {self._bind(value, 'text')}") for value in values)
-            case _ if len(values) == 1:
-                return self._tagged(f"= {self._bind(values[0], 'text')}")
-            case _:
-                return self._tagged(f"= ANY({self._bind(list(values), 'text[]')})")
+    def _tags(self, condition: Condition, *, must_hold: bool) -> str:
+        if condition.op == "exists":
+            return "cardinality(m.scene) > 0"
+        values = cast("list[str]", list(condition.values))
+        every = condition.op == "contains_all" and len(values) > 1
+        if not must_hold or self._joins_left == 0:
+            return self._tags_of_row(values, every=every)
+        # Under row-level security no index of an array is used: what a row must have is found in the side table.
+        self._joins_left -= 1
+        single = every or len(values) == 1
+        tag = f"= {self._bind(values[0], 'text')}" if single else f"= ANY({self._bind(values, 'text[]')})"
+        found = f"m.id IN (SELECT s.memory_id FROM memory_scene s WHERE s.tenant_id = $1 AND s.scene {tag})"
+        return f"{found} AND {self._tags_of_row(values, every=True)}" if every else found
 
-    def _tagged(self, test: str) -> str:
-        return f"m.id IN (SELECT s.memory_id FROM memory_scene s WHERE s.tenant_id = $1 AND s.scene {test})"
+    def _tags_of_row(self, values: list[str], *, every: bool) -> str:
+        return f"m.scene {'@>' if every else '&&'} {self._bind(values, 'text[]')}"
 
     def _json(self, condition: Condition) -> str:
         """Only operators that fail on no value: Postgres may ask the parts of a condition in any order."""

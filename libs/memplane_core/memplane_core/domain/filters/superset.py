@@ -1,8 +1,6 @@
 """The part of a filter that the index can apply: never less than what passes the whole, and sometimes exactly that."""
 
-import operator
 from datetime import UTC, datetime, timedelta
-from functools import reduce
 from typing import Final, cast
 
 import msgspec
@@ -66,11 +64,11 @@ def _allowed(where: Filter, column: str) -> frozenset[str] | None:
     match where:
         case And():
             known = [values for part in where.parts if (values := _allowed(part, column)) is not None]
-            return reduce(operator.and_, known) if known else None
+            return frozenset(known[0]).intersection(*known) if known else None
         case Or():
             each = [_allowed(part, column) for part in where.parts]
             known = [values for values in each if values is not None]
-            return reduce(operator.or_, known) if len(known) == len(each) else None
+            return frozenset(known[0]).union(*known) if len(known) == len(each) else None
         case Not():
             return frozenset(("",)) if _is_missing(where) and _column(where.part) == column else None
         case Condition():
