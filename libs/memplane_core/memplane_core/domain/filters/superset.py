@@ -6,7 +6,7 @@ from typing import Final, cast
 import msgspec
 
 from memplane_core.domain.filters.tree import And, Condition, Filter, Not, Or
-from memplane_core.domain.index import NEVER, IndexFilter
+from memplane_core.domain.index import IndexFilter
 
 _COLUMNS: Final = ("user_id", "agent_id", "session_id", "memory_type")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -25,13 +25,13 @@ def index_superset(where: Filter, *, alive_at: int) -> IndexFilter:
 
     Args:
         where: The whole filter.
-        alive_at: What expires at or before this epoch second need not be found.
+        alive_at: What expires at or before this epoch second need not be found. It is the clock and nothing else: a
+            filter on `expires_at` is Postgres's, so that answers can be told apart without it.
     """
-    occurred = _bounds(where, "occurred_at")
-    expires = _bounds(where, "expires_at")
+    occurred = _bounds(where)
     allowed = {column: _allowed(where, column) for column in _COLUMNS}
     return IndexFilter(
-        alive_at=alive_at if expires.low is None else max(alive_at, expires.low - 1),
+        alive_at=alive_at,
         occurred_from=occurred.low,
         occurred_to=occurred.high,
         **{column: None if values is None else tuple(sorted(values)) for column, values in allowed.items()},
@@ -77,25 +77,25 @@ def _allowed(where: Filter, column: str) -> frozenset[str] | None:
             return frozenset(cast("tuple[str, ...]", where.values))
 
 
-def _bounds(where: Filter, name: str) -> _Bounds:
-    """Between which seconds, floored, a passing memory has this time; a missing time is `NEVER`."""
+def _bounds(where: Filter) -> _Bounds:
+    """Between which seconds, floored, a passing memory has its `occurred_at`."""
     match where:
         case And():
-            each = [_bounds(part, name) for part in where.parts]
+            each = [_bounds(part) for part in where.parts]
             lows = [bounds.low for bounds in each if bounds.low is not None]
             highs = [bounds.high for bounds in each if bounds.high is not None]
             return _Bounds(max(lows, default=None), min(highs, default=None))
         case Or():
-            each = [_bounds(part, name) for part in where.parts]
+            each = [_bounds(part) for part in where.parts]
             lows = [bounds.low for bounds in each if bounds.low is not None]
             highs = [bounds.high for bounds in each if bounds.high is not None]
             return _Bounds(
                 min(lows) if len(lows) == len(each) else None, max(highs) if len(highs) == len(each) else None
             )
         case Not():
-            return _Bounds(NEVER, NEVER) if _is_missing(where) and _column(where.part) == name else _Bounds()
+            return _Bounds()
         case Condition():
-            return _condition_bounds(where) if where.field.name == name else _Bounds()
+            return _condition_bounds(where) if where.field.name == "occurred_at" else _Bounds()
 
 
 def _condition_bounds(condition: Condition) -> _Bounds:
