@@ -8,9 +8,21 @@ import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from memplane_core.domain.indexing import MAX_EF, MAX_LISTS, IndexType, complete_index_params
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -62,17 +74,77 @@ class RedisSettings(Section):
     timeout_s: float = Field(default=1.0, gt=0)
 
 
-class MilvusSettings(Section):
-    """How to reach Milvus, and how collections made from now on are indexed."""
+class IndexSettings(Section):
+    """How collections made from now on are indexed. One that is there changes by a reindex.
+
+    `index_params` are `M` and `efConstruction` of `HNSW`, `nlist` of `IVF_FLAT`, none of `AUTOINDEX`; what is left out
+    has its default.
+    """
+
+    index_type: IndexType = "HNSW"
+    index_params: dict[str, int] = Field(default_factory=dict, validate_default=True)
+
+    @field_validator("index_params")
+    @classmethod
+    def _complete(cls, params: dict[str, int], info: ValidationInfo) -> dict[str, int]:
+        index_type = info.data.get("index_type")
+        return params if index_type is None else complete_index_params(index_type, params)
+
+
+class MilvusSettings(IndexSettings):
+    """How to reach Milvus and to search it.
+
+    The names are pymilvus's own. `token` is `user:password` or an API key. An `https` server is checked against the
+    system's authorities, or against `server_pem_path`: its certificate, or that of the authority that signed it. For
+    TLS on both sides give all of `ca_pem_path`, `client_pem_path` and `client_key_path` instead. `server_name` is the
+    name in the certificate where it is not the host's.
+
+    `timeout_s` bounds a call, `load_timeout_s` the making or loading of a collection. `search_ef` is how far HNSW
+    looks, `search_nprobe` how many lists of IVF_FLAT.
+    """
 
     uri: str
     token: SecretStr = SecretStr("")
     database: str = ""
+    server_pem_path: str = ""
+    ca_pem_path: str = ""
+    client_pem_path: str = ""
+    client_key_path: str = ""
+    server_name: str = ""
     timeout_s: float = Field(default=10.0, gt=0)
     load_timeout_s: float = Field(default=60.0, gt=0)
-    index_type: Literal["HNSW", "IVF_FLAT", "AUTOINDEX"] = "HNSW"
-    index_params: dict[str, int] = Field(default_factory=lambda: {"M": 16, "efConstruction": 200})
-    search_ef: int = Field(default=128, ge=64)
+    search_ef: int = Field(default=128, ge=64, le=MAX_EF)
+    search_nprobe: int = Field(default=32, ge=1, le=MAX_LISTS)
+
+    @field_validator("uri")
+    @classmethod
+    def _check_uri(cls, uri: str) -> str:
+        if uri.startswith("unix:"):
+            return uri
+        parts = urlsplit(uri)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(
+                "a Milvus is named like http://host:19530 or https://host:19530; "
+                "a file of Milvus Lite cannot be shared by services: run its server"
+            )
+        if parts.username or parts.password:
+            raise ValueError("user and password belong into MEMPLANE_MILVUS__TOKEN, as user:password")
+        return uri
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        mutual = (self.ca_pem_path, self.client_pem_path, self.client_key_path)
+        paths = [path for path in (self.server_pem_path, *mutual) if path]
+        if (paths or self.server_name) and not self.uri.startswith("https:"):
+            raise ValueError("certificates are given, and the uri does not begin with https")
+        if any(mutual) and (self.server_pem_path or not all(mutual)):
+            raise ValueError(
+                "TLS on both sides takes all of ca_pem_path, client_pem_path and client_key_path, not server_pem_path"
+            )
+        for path in paths:
+            if not os.access(path, os.R_OK):
+                raise ValueError(f"{path!r} cannot be read")
+        return self
 
 
 class TrustSettings(Section):

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, SecretStr
 
 from memplane_core.settings import (
     EndpointSettings,
-    MilvusSettings,
+    IndexSettings,
     PostgresSettings,
     Section,
     Settings,
@@ -16,12 +16,10 @@ from memplane_core.settings import (
 Secret = Annotated[SecretStr, Field(min_length=32)]
 
 
-class IndexDefaults(MilvusSettings):
+class IndexDefaults(IndexSettings):
     """How the collection of a new tenant will be indexed. The gateway itself never speaks to Milvus."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
-
-    uri: str = ""
 
 
 class DoorSettings(Section):

@@ -71,12 +71,16 @@ class TestExpressions:
 
 class TestSearchParams:
     def test_ef_is_never_below_the_limit(self, generation: Generation) -> None:
-        assert search_params(generation, limit=10, ef=128)["params"] == {"ef": 128}
-        assert search_params(generation, limit=800, ef=128)["params"] == {"ef": 800}
+        assert search_params(generation, limit=10, ef=128, nprobe=32)["params"] == {"ef": 128}
+        assert search_params(generation, limit=800, ef=128, nprobe=32)["params"] == {"ef": 800}
 
-    def test_nprobe_is_the_generations_own(self, generation: Generation) -> None:
-        flat = msgspec.structs.replace(generation, index_type="IVF_FLAT", index_params={"nlist": 64, "nprobe": 32})
-        assert search_params(flat, limit=10, ef=128) == {"metric_type": "COSINE", "params": {"nprobe": 32}}
+    @pytest.mark.parametrize(("params", "nprobe"), [({"nlist": 64}, 32), ({"nlist": 64, "nprobe": 5}, 5)])
+    def test_nprobe_is_the_settings_unless_the_generation_has_its_own(
+        self, generation: Generation, params: dict[str, int], nprobe: int
+    ) -> None:
+        flat = msgspec.structs.replace(generation, index_type="IVF_FLAT", index_params=params)
+        found = search_params(flat, limit=10, ef=128, nprobe=32)
+        assert found == {"metric_type": "COSINE", "params": {"nprobe": nprobe}}
 
 
 @pytest.mark.anyio

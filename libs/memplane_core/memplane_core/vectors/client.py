@@ -188,16 +188,8 @@ class MilvusClients:
             await connection.close()
 
     async def _connect(self) -> Connection:
-        settings = self._settings
-        client = AsyncMilvusClient(
-            uri=settings.uri,
-            token=settings.token.get_secret_value(),
-            db_name=settings.database,
-            timeout=settings.timeout_s,
-            dedicated=True,
-            grpc_options=_CHANNEL,
-        )
-        connection = Connection(client, settings.timeout_s)
+        client = AsyncMilvusClient(**_options(self._settings))
+        connection = Connection(client, self._settings.timeout_s)
         try:
             version = await connection.version()
         except BaseException:
@@ -207,16 +199,26 @@ class MilvusClients:
         return connection
 
     def _call(self, call: Callable[[Any], T]) -> T:
-        settings = self._settings
-        client = MilvusClient(
-            uri=settings.uri,
-            token=settings.token.get_secret_value(),
-            db_name=settings.database,
-            timeout=settings.timeout_s,
-            dedicated=True,
-            grpc_options=_CHANNEL,
-        )
+        client = MilvusClient(**_options(self._settings))
         try:
             return call(client)
         finally:
             client.close()
+
+
+def _options(settings: MilvusSettings) -> dict[str, Any]:
+    """What both clients are made with."""
+    tls = {
+        name: getattr(settings, name)
+        for name in ("server_pem_path", "ca_pem_path", "client_pem_path", "client_key_path", "server_name")
+        if getattr(settings, name)
+    }
+    return {
+        "uri": settings.uri,
+        "token": settings.token.get_secret_value(),
+        "db_name": settings.database,
+        "timeout": settings.timeout_s,
+        "dedicated": True,
+        "grpc_options": _CHANNEL,
+        **tls,
+    }

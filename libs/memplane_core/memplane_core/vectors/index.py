@@ -120,7 +120,9 @@ class MilvusIndex:
                 vector,
                 expression=expression,
                 limit=limit,
-                params=schema.search_params(generation, limit=limit, ef=self._settings.search_ef),
+                params=schema.search_params(
+                    generation, limit=limit, ef=self._settings.search_ef, nprobe=self._settings.search_nprobe
+                ),
             )
         except CollectionNotLoaded:
             self._collections.load_soon(generation)

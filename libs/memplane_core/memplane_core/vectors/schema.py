@@ -43,13 +43,13 @@ def build_params(generation: Generation) -> dict[str, int]:
     return {name: value for name, value in generation.index_params.items() if name != "nprobe"}
 
 
-def search_params(generation: Generation, *, limit: int, ef: int) -> dict[str, object]:
-    """How far a search looks: `ef` for HNSW, but never below `limit`; a generation's own `nprobe` for IVF_FLAT."""
+def search_params(generation: Generation, *, limit: int, ef: int, nprobe: int) -> dict[str, object]:
+    """How far a search looks: `ef` for HNSW, never below `limit`; for IVF_FLAT `nprobe`, or the generation's own."""
     match generation.index_type:
         case "HNSW":
             params = {"ef": max(ef, limit)}
         case "IVF_FLAT":
-            params = {"nprobe": generation.index_params.get("nprobe", 16)}
+            params = {"nprobe": generation.index_params.get("nprobe", nprobe)}
         case _:
             params = {}
     return {"metric_type": METRIC, "params": params}
