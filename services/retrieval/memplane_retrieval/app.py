@@ -19,6 +19,7 @@ from memplane_core.web.app import ServiceApp, build_app
 from memplane_core.web.middleware import InternalAuth
 from memplane_retrieval.embedding import Chunker
 from memplane_retrieval.generations import Generations
+from memplane_retrieval.nomination import Nominator
 from memplane_retrieval.patch import Patcher
 from memplane_retrieval.routes import ROUTES
 from memplane_retrieval.search import Searcher
@@ -114,7 +115,7 @@ def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
         "patcher": Patcher(ports.database, generations, chunker, ports.kicker),
         "searcher": Searcher(
             ports.database,
-            ports.index,
+            Nominator(ports.database, ports.index),
             ports.embedder,
             generations=generations,
             touches=ports.touches,

@@ -9,7 +9,7 @@ import uuid_utils.compat
 from msgspec import UNSET
 
 from memplane_core.contracts.memories import MemoryFields, MemoryWrite
-from memplane_core.domain.chunking import Chunk
+from memplane_core.domain.chunking import FindableText
 from memplane_core.domain.memory import (
     DEFAULT_IMPORTANCE,
     DEFAULT_PRIORITY,
@@ -106,8 +106,8 @@ class Amended(msgspec.Struct, frozen=True, kw_only=True):
         """What its chunks are made of."""
         return TextToChunk(self.after.content, self.after.actor, self.after.occurred_at)
 
-    def as_change(self, locked: Revision, *, revive: bool, chunks: list[Chunk] | None) -> Change:
-        """What is to be stored of it, now that the memory is locked; `chunks` are given where the text is new."""
+    def as_change(self, locked: Revision, *, revive: bool, text: FindableText | None) -> Change:
+        """What is to be stored of it, now that the memory is locked; `text` is given where it is new."""
         return Change(
             before=locked,
             after=self.after,
@@ -115,7 +115,7 @@ class Amended(msgspec.Struct, frozen=True, kw_only=True):
             dedup_key=self.dedup_key,
             revive=revive,
             reindex=self.reindex or revive,
-            chunks=chunks,
+            text=text,
             changed=self.changed,
         )
 

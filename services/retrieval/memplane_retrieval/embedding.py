@@ -1,4 +1,4 @@
-"""Turns the texts of a write into chunks, or leaves that to the drain."""
+"""Turns the texts of a write into what they are found by, or leaves the vectors to the drain."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from memplane_core.domain.chunking import Chunk, chunks_of
+from memplane_core.domain.chunking import FindableText, findable
 from memplane_core.domain.embedding import EmbedItem
 from memplane_core.domain.errors import MemplaneError
 from memplane_core.domain.index import Generation
@@ -34,10 +34,10 @@ class Chunker:
         self._embedder = embedder
         self._settings = settings
 
-    async def chunks(
+    async def texts(
         self, tenant: TenantId, texts: Sequence[TextToChunk], *, generation: Generation
-    ) -> list[list[Chunk]]:
-        """Chunks for each text, in order; without vectors where there is too much text or the embedder is away."""
+    ) -> list[FindableText]:
+        """What each is found by, in order; without vectors where there is too much text or the embedder is away."""
         items = [EmbedItem(text.content, head_of(text.actor, text.occurred_at)) for text in texts]
         embedded: Sequence[EmbeddedText | None] = [None] * len(items)
         if sum(len(item.text.encode()) + len(item.head.encode()) for item in items) > self._settings.sync_embed_bytes:
@@ -62,5 +62,5 @@ def _fitting(result: EmbeddedText | None, generation: Generation) -> EmbeddedTex
     return None
 
 
-def _chunked(items: Sequence[EmbedItem], embedded: Sequence[EmbeddedText | None]) -> list[list[Chunk]]:
-    return [chunks_of(item.text, head=item.head, embedded=result) for item, result in zip(items, embedded, strict=True)]
+def _chunked(items: Sequence[EmbedItem], embedded: Sequence[EmbeddedText | None]) -> list[FindableText]:
+    return [findable(item.text, head=item.head, embedded=result) for item, result in zip(items, embedded, strict=True)]

@@ -56,18 +56,18 @@ class Patcher:
             before = await memories.read_revision(tenant, connection, memory_id)
         planned = amend(_found(before, if_match=if_match), given)
         generation = await self._generations.active(tenant)
-        chunks = None
+        text = None
         if planned.new_text:
-            [chunks] = await self._chunker.chunks(tenant, [planned.text], generation=generation)
+            [text] = await self._chunker.texts(tenant, [planned.text], generation=generation)
         async with self._database.tenant(tenant) as connection:
             locked = _found(await memories.read_revision(tenant, connection, memory_id, lock=True), if_match=if_match)
             amended = amend(locked, given)
-            if amended.new_text and (chunks is None or amended.text != planned.text):
+            if amended.new_text and (text is None or amended.text != planned.text):
                 raise ChangedMeanwhileError
             if not amended.changed:
                 return locked.memory
             await _check_place(tenant, connection, locked, amended)
-            change = amended.as_change(locked, revive=False, chunks=chunks if amended.new_text else None)
+            change = amended.as_change(locked, revive=False, text=text if amended.new_text else None)
             await memory_writes.update(principal, connection, [change], generation=generation.number)
             # A patch may set an expiry that lies in the past: the memory is changed, and gone from view.
             found = await memories.read(tenant, connection, [memory_id], also_expired=True)

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from memplane_core.contracts.memories import MemoryWrite
-from memplane_core.domain.chunking import Chunk
+from memplane_core.domain.chunking import FindableText
 from memplane_core.domain.errors import Conflict
 from memplane_core.domain.index import Generation
 from memplane_core.domain.memory import Memory
@@ -33,8 +33,8 @@ class Plan(msgspec.Struct, frozen=True):
     generation: Generation
     texts: dict[UUID, TextToChunk]
     """New ones, by the id that the memory has or will have."""
-    chunks: dict[UUID, list[Chunk]]
-    """Of these texts."""
+    found_by: dict[UUID, FindableText]
+    """What each of them is found by."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ class Writer:
                 slot.known = found.get(names[slot.order]) if slot.order in names else None
 
     async def _plan(self, tenant: TenantId, slots: list[Slot]) -> Plan:
-        """Chunks for every text that is new."""
+        """What every text that is new is found by."""
         generation = await self._generations.active(tenant)
         texts: dict[UUID, TextToChunk] = {}
         for slot in slots:
@@ -123,8 +123,8 @@ class Writer:
                 texts[slot.fresh.id] = TextToChunk(slot.fresh.content, slot.fresh.actor, slot.fresh.occurred_at)
             elif (amended := _amended(slot.known, slot.write)).new_text:
                 texts[amended.after.id] = amended.text
-        chunks = await self._chunker.chunks(tenant, list(texts.values()), generation=generation)
-        return Plan(slots, generation, texts, dict(zip(texts, chunks, strict=True)))
+        found_by = await self._chunker.texts(tenant, list(texts.values()), generation=generation)
+        return Plan(slots, generation, texts, dict(zip(texts, found_by, strict=True)))
 
     async def _store(self, principal: Principal, connection: Connection, plan: Plan, *, items: int) -> Written:
         """The transaction's work: named ones that are there, then all new ones at once, then those with a twin."""
@@ -136,7 +136,7 @@ class Writer:
             connection,
             [slot.fresh for slot in fresh],
             generation=plan.generation.number,
-            chunks=plan.chunks,
+            texts=plan.found_by,
         )
         known: dict[UUID, Memory] = {}
         for slot in fresh:
@@ -166,14 +166,14 @@ class Writer:
                 raise ChangedMeanwhileError
             revive = current.memory.state != "active" or current.expired
             amended = _amended(current, slot.write)
-            chunks = None
+            text = None
             if amended.new_text:
                 if plan.texts.get(current.memory.id) != amended.text:
                     raise ChangedMeanwhileError  # of its indexed text, something that this write does not name
-                chunks = plan.chunks[current.memory.id]
+                text = plan.found_by[current.memory.id]
             if amended.changed or revive:
-                changes.append(amended.as_change(current, revive=revive, chunks=chunks))
-            status = 202 if _unembedded(chunks or []) else 200
+                changes.append(amended.as_change(current, revive=revive, text=text))
+            status = 202 if text is not None and not text.embedded else 200
             stored[order] = WriteOutcome(current.memory.id, status, deduplicated=False)
         await memory_writes.update(principal, connection, changes, generation=plan.generation.number)
         return stored
@@ -205,7 +205,7 @@ class Writer:
                 continue
             amended = amend(twin, repeated(twin, slot.writes))
             if amended.changed:
-                changes.append(amended.as_change(twin, revive=False, chunks=None))
+                changes.append(amended.as_change(twin, revive=False, text=None))
             stored[slot.order] = WriteOutcome(twin.memory.id, 200, deduplicated=True)
         await self._insert_again(principal, connection, again, expired=expired, plan=plan)
         await memory_writes.update(principal, connection, changes, generation=plan.generation.number)
@@ -226,7 +226,7 @@ class Writer:
         if not again:
             return
         made = await memory_writes.insert(
-            principal, connection, again, generation=plan.generation.number, chunks=plan.chunks
+            principal, connection, again, generation=plan.generation.number, texts=plan.found_by
         )
         if len(made) < len(again):
             raise ChangedMeanwhileError
@@ -239,12 +239,8 @@ def _amended(known: Revision, write: MemoryWrite) -> Amended:
     return amend(known, given)
 
 
-def _unembedded(chunks: Sequence[Chunk]) -> bool:
-    return any(chunk.vector is None for chunk in chunks)
-
-
 def _made_status(plan: Plan, slot: Slot) -> Literal[201, 202]:
-    return 202 if _unembedded(plan.chunks[slot.fresh.id]) else 201
+    return 201 if plan.found_by[slot.fresh.id].embedded else 202
 
 
 def _as_memory(slot: Slot, created_at: datetime) -> Memory:

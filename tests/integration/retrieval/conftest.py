@@ -8,9 +8,11 @@ import httpx2
 import pytest
 from redis.asyncio import Redis
 
+from memplane_core.domain.index import Generation
 from memplane_core.domain.tenancy import SCOPES, Principal, TenantId
 from memplane_core.security.internal import InternalTokens
 from memplane_core.settings import PostgresSettings
+from memplane_core.storage.outbox import Revision, index_rows
 from memplane_core.storage.session import Database
 from memplane_core.testing.embedder import HashEmbedder
 from memplane_core.testing.index import MemoryIndex
@@ -54,6 +56,31 @@ class Service:
                 transport=transport, base_url="http://retrieval", headers=self.headers(self.tenant)
             ) as client:
                 yield client
+
+    @property
+    def generation(self) -> Generation:
+        """The tenant's only one."""
+        return Generation(
+            tenant=self.tenant, number=1, model="hash", dim=64, index_type="HNSW", index_params={}, state="ready"
+        )
+
+    async def tell_index(self, *, shown: bool) -> None:
+        """Tell the index what Postgres holds; `shown` lets the fresh window pass, so that the index alone answers."""
+        await self.index.ensure(self.tenant, self.generation)
+        async with self.database.tenant(self.tenant) as connection:
+            await connection.execute("UPDATE generation SET state = 'ready' WHERE tenant_id = $1", self.tenant)
+            due = await connection.fetch(
+                "SELECT memory_id, rev FROM outbox WHERE tenant_id = $1 AND op = 'upsert'", self.tenant
+            )
+            revisions = [Revision(row["memory_id"], row["rev"]) for row in due]
+            rows = await index_rows(self.tenant, connection, revisions, generation=1)
+            await connection.execute(
+                "UPDATE outbox SET done_at = now(), fresh_until = now() + make_interval(secs => $2)"
+                " WHERE tenant_id = $1",
+                self.tenant,
+                -1.0 if shown else 10.0,
+            )
+        await self.index.upsert(self.tenant, self.generation, rows)
 
     def headers(self, tenant: TenantId, *, scopes: frozenset[Any] = SCOPES) -> dict[str, str]:
         """What a request of `tenant` carries."""

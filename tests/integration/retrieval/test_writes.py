@@ -245,7 +245,11 @@ class TestWhenTextsCannotBeEmbeddedAtOnce:
 
         assert (answer.status_code, answer.json()["index_state"]) == (202, "pending")
         async with database.tenant(tenant) as connection:
-            [chunk] = await connection.fetch("SELECT terms, embedding FROM chunk WHERE tenant_id = $1", tenant)
+            [chunk] = await connection.fetch(
+                "SELECT terms, embedding FROM chunk JOIN memory_words USING (tenant_id, memory_id)"
+                " WHERE tenant_id = $1",
+                tenant,
+            )
         assert chunk["embedding"] is None
         assert chunk["terms"].endswith(terms("stored all the same 退款"))
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplane_core.domain.text import encoded, terms, tokens
+from memplane_core.domain.text import terms, tokens
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,3 @@ def test_terms_are_the_first_bytes_of_each_tokens_md5_in_order() -> None:
     )
     assert terms("!?") == b""
 
-
-def test_encoded_terms_are_words_of_small_letters_and_digits() -> None:
-    first, second, third = encoded(terms("refund 退款 refund")).split(" ")
-    assert first == third != second
-    assert all(word.isascii() and word.isalnum() and len(word) == 8 for word in (first, second))
-    assert encoded(b"") == ""

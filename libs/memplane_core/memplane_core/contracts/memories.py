@@ -134,7 +134,7 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     query: Annotated[str, msgspec.Meta(min_length=1, max_length=8192, description="1 to 8,192 bytes of UTF-8")]
     top_k: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    filters: EntityFilter = EntityFilter()
+    filters: dict[str, Any] = {}
     mode: Mode = "hybrid"
     weights: Weights | None = None
     preset: Preset | None = None

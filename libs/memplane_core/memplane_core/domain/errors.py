@@ -89,6 +89,13 @@ class IdempotencyInFlight(Conflict):
     title = "Request in flight"
 
 
+class ModelMismatch(Conflict):
+    """The tenant's model makes other vectors by now than those stored; its memories have to be embedded anew."""
+
+    code = "model_mismatch"
+    title = "Model mismatch"
+
+
 class PreconditionFailed(MemplaneError):
     """`If-Match` names another version than the stored one."""
 

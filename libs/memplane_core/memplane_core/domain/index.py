@@ -60,15 +60,10 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IndexRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A chunk as the index stores it. A missing string is `""`, a missing expiry `NEVER`; times are epoch seconds.
-
-    Attributes:
-        terms: Packed (`domain.text.terms`), for an index that can search words.
-    """
+    """A chunk as the index stores it. A missing string is `""`, a missing expiry `NEVER`; times are epoch seconds."""
 
     key: IndexKey
     vector: FloatArray
-    terms: bytes
     user_id: str
     agent_id: str
     session_id: str

@@ -90,16 +90,6 @@ class VectorIndex(Protocol):
         """The `limit` (1..16,384) nearest chunks by cosine, best first, at bounded staleness."""
         ...
 
-    async def search_words(
-        self, tenant: TenantId, generation: Generation, terms: bytes, *, limit: int, where: IndexFilter
-    ) -> list[IndexKey] | None:
-        """The `limit` (1..16,384) chunks that share most with these packed terms by BM25, best first.
-
-        None where the collection holds no words: the server cannot search them, or it was made before it could. No
-        terms find nothing.
-        """
-        ...
-
     async def keys_present(
         self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]
     ) -> frozenset[IndexKey]:

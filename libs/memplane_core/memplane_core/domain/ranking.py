@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from memplane_core.domain.embedding import ModelProfile
-from memplane_core.domain.text import TERM_BYTES, terms
+from memplane_core.domain.text import TERM_BYTES
 
 Weight = Annotated[float, msgspec.Meta(ge=0, le=1000)]
-Origin = Literal["index", "fresh", "scan"]
+Origin = Literal["index", "words", "fresh", "scan"]
 Preset = Literal["dbgpt"]
 
 Floats = npt.NDArray[np.float64]
@@ -247,8 +247,3 @@ def _sessions(pool: Sequence[Candidate], base: Floats) -> Floats:
     for places in members.values():
         session[places] = np.sort(base[places])[-SESSION_BEST:].sum() / SESSION_BEST
     return session
-
-
-def question_of(text: str, *, model: ModelProfile, words: bool) -> Question:
-    """A question from its text; its words do not count where `words` is False."""
-    return Question(text=text, terms=terms(text) if words else b"", model=model)

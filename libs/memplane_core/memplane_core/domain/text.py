@@ -46,17 +46,12 @@ def terms(text: str) -> bytes:
 
     Terms are what stores keep and compare: short, all of one length, and opaque.
     """
-    return b"".join(map(_term, tokens(text)))
-
-
-def encoded(packed: bytes) -> str:
-    """Packed terms as words of `[0-9a-f]` with a space between, for a store that wants text."""
-    return packed.hex(" ", TERM_BYTES)
+    return b"".join(map(term, tokens(text)))
 
 
 @lru_cache(maxsize=65_536)
-def _term(token: str) -> bytes:
-    """The first bytes of the token's MD5, which Postgres can compute as well."""
+def term(token: str) -> bytes:
+    """One token as a term: the first bytes of its MD5, which Postgres can compute as well."""
     return hashlib.md5(token.encode(), usedforsecurity=False).digest()[:TERM_BYTES]
 
 

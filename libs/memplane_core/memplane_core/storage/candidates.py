@@ -1,4 +1,4 @@
-"""What Postgres gives a search: fresh rows, the scan that stands in for the index, and the re-check of every hit."""
+"""What Postgres nominates for a search where the index cannot: fresh rows, and small or indexless sets of matches."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -7,11 +7,13 @@ from uuid import UUID
 
 import msgspec
 
-from memplane_core.contracts.memories import EntityFilter
+from memplane_core.domain.filters import Filter
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.storage.memories import ALIVE, conditions_of
-from memplane_core.storage.session import Connection, Row, pack_vector
+from memplane_core.domain.text import TERM_BYTES
+from memplane_core.storage.filter_sql import conditions, needs_usage
+from memplane_core.storage.memories import ALIVE
+from memplane_core.storage.session import Connection, pack_vector
 
 FRESH_LIMIT: Final = 1000
 """Most fresh chunks that are scored for one search."""
@@ -22,49 +24,62 @@ SCAN_LIMIT: Final = 20_000
 _FRESH_LOOKED_AT: Final = 20_000
 """Most outbox rows whose memories are looked at for one search."""
 
-
-class StoredHit(msgspec.Struct, frozen=True):
-    """A memory's best chunk, scored by Postgres; `rev` is the newest."""
-
-    memory_id: UUID
-    rev: int
-    cosine: float
+_USAGE: Final = "JOIN memory_usage u ON u.tenant_id = m.tenant_id AND u.memory_id = m.id"
 
 
-class FreshHits(msgspec.Struct, frozen=True):
-    """Chunks that the index may not show yet.
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What candidates are nominated for.
+
+    Attributes:
+        generation: Whose chunks are looked at.
+        vector: Of the query; None where meaning does not count.
+        terms: Of the query, packed; empty where words do not count.
+        where: The whole filter.
+        limit: Most that each of the two arms nominates.
+    """
+
+    generation: int
+    vector: FloatArray | None
+    terms: bytes
+    where: Filter
+    limit: int
+
+
+class Fresh(msgspec.Struct, frozen=True):
+    """Memories that the index may not show yet.
 
     Attributes:
         generation: The tenant's active one as this statement saw it; None where the tenant is gone.
+        at: The database's clock.
+        ids: Nominated among them.
         overflow: There are, or may be, more than were scored.
+        settled: Nothing has left the fresh rows since the moment that was asked about: what the index answered then is
+            as good as what it would answer now.
     """
 
     generation: int | None
-    hits: list[StoredHit]
+    at: datetime | None
+    ids: list[UUID]
     overflow: bool
+    settled: bool
 
 
-class Checked(msgspec.Struct, frozen=True):
-    """What ranking needs of a memory that may be shown; `rev` is the newest."""
+async def fresh(tenant: TenantId, connection: Connection, asked: Asked, *, since: datetime | None) -> Fresh:
+    """The nearest of the matching chunks that wait for the index or were given to it moments ago.
 
-    rev: int
-    importance: float
-    priority: int
-    last_accessed_at: datetime
+    The newest `FRESH_LIMIT` of them are scored. Without a vector there are none: words are never stale.
 
-
-async def fresh_hits(
-    tenant: TenantId, connection: Connection, *, generation: int, vector: FloatArray, where: EntityFilter, limit: int
-) -> FreshHits:
-    """The `limit` nearest of the matching chunks that wait for the index or were given to it moments ago.
-
-    The newest `FRESH_LIMIT` of them are scored.
+    Args:
+        tenant: Whose they are.
+        connection: A transaction of the tenant.
+        asked: What for.
+        since: See `Fresh.settled`.
     """
-    values: list[Any] = [tenant, generation, pack_vector(vector), limit]
-    conditions = "".join(conditions_of(where, values))
+    values: list[Any] = [tenant, asked.generation, _vector(asked), asked.limit, since]
+    where = conditions(asked.where, values)
     # Without a filter each row is looked up by its key until there are enough: a hash join would read the whole
     # partition, other tenants' rows and all. A filter may leave so few rows that to begin with them is better.
-    by_key = "" if conditions else "OFFSET 0"
+    by_key = "" if where else "OFFSET 0"
     rows = await connection.fetch(
         f"""
         WITH waiting AS MATERIALIZED (
@@ -72,15 +87,19 @@ async def fresh_hits(
             WHERE tenant_id = $1 AND generation = $2 AND op = 'upsert' AND fresh_until > statement_timestamp()
             ORDER BY seq DESC LIMIT {_FRESH_LOOKED_AT}
         )
-        SELECT t.active_generation, f.memory_id, f.rev, f.cosine,
-               f.scored > {FRESH_LIMIT} OR (SELECT count(*) FROM waiting) = {_FRESH_LOOKED_AT} AS unseen
+        SELECT t.active_generation, statement_timestamp() AS at, f.memory_id,
+               f.scored > {FRESH_LIMIT} OR (SELECT count(*) FROM waiting) = {_FRESH_LOOKED_AT} AS unseen,
+               $5::timestamptz IS NOT NULL AND NOT EXISTS (
+                   SELECT FROM outbox
+                   WHERE tenant_id = $1 AND generation = $2 AND op = 'upsert'
+                     AND fresh_until > $5 AND fresh_until <= statement_timestamp()) AS settled
         FROM tenant t LEFT JOIN LATERAL (
-          SELECT memory_id, rev, cosine, count(*) OVER () AS scored FROM (
-            SELECT o.memory_id, o.rev, c.cosine FROM waiting o
+          SELECT memory_id, cosine, count(*) OVER () AS scored FROM (
+            SELECT o.memory_id, c.cosine FROM waiting o
             CROSS JOIN LATERAL (
-                SELECT FROM memory m
+                SELECT FROM memory m {_USAGE if needs_usage(asked.where) else ""}
                 WHERE m.tenant_id = $1 AND m.id = o.memory_id AND m.rev = o.rev AND m.state = 'active'
-                  AND {ALIVE}{conditions}
+                  AND {ALIVE}{where}
                 {by_key}
             ) m
             CROSS JOIN LATERAL (
@@ -96,81 +115,75 @@ async def fresh_hits(
         """,
         *values,
     )
-    found = [row for row in rows if row["memory_id"] is not None]
-    return FreshHits(
-        generation=rows[0]["active_generation"] if rows else None,
-        hits=best_of(found),
-        overflow=any(row["unseen"] for row in rows),
+    if not rows:
+        return Fresh(None, None, [], overflow=False, settled=False)
+    return Fresh(
+        generation=rows[0]["active_generation"],
+        at=rows[0]["at"],
+        ids=list({row["memory_id"]: None for row in rows if row["memory_id"] is not None}),
+        overflow=bool(rows[0]["unseen"]),
+        settled=rows[0]["settled"],
     )
 
 
-def best_of(rows: Sequence[Row]) -> list[StoredHit]:
-    """Rows of chunks as one hit a memory, with its best cosine."""
-    best: dict[UUID, StoredHit] = {}
-    for row in rows:
-        known = best.get(row["memory_id"])
-        if known is None or row["cosine"] > known.cosine:
-            best[row["memory_id"]] = StoredHit(row["memory_id"], row["rev"], row["cosine"])
-    return list(best.values())
+async def among_matches(
+    tenant: TenantId, connection: Connection, asked: Asked, *, most: int, chunks: int = SCAN_LIMIT
+) -> list[UUID] | None:
+    """The best of all matching memories by either arm, exactly: nearest by cosine, and by the weight of shared words.
 
+    Args:
+        tenant: Whose they are.
+        connection: A transaction of the tenant.
+        asked: What for.
+        most: Matching memories with which this is still done.
+        chunks: Chunks with which it is.
 
-async def scan(
-    tenant: TenantId, connection: Connection, *, generation: int, vector: FloatArray, where: EntityFilter, limit: int
-) -> list[StoredHit] | None:
-    """The `limit` nearest of all matching memories, exactly; None where there are more than `SCAN_LIMIT` chunks."""
-    values: list[Any] = [tenant, generation]
-    conditions = "".join(conditions_of(where, values))
-    values += [pack_vector(vector), limit]
+    Returns:
+        None where there are more of either.
+    """
+    values: list[Any] = [tenant, asked.generation, _vector(asked), _distinct(asked.terms), asked.limit]
+    where = conditions(asked.where, values)
     rows = await connection.fetch(
         f"""
-        WITH scored AS MATERIALIZED (
-            SELECT c.memory_id, c.rev, -(c.embedding <#> ${len(values) - 1}::vector) AS cosine
-            FROM chunk c JOIN memory m ON m.tenant_id = $1 AND m.id = c.memory_id AND m.rev = c.rev
-            WHERE c.tenant_id = $1 AND c.generation = $2 AND c.embedding IS NOT NULL
-              AND m.state = 'active' AND {ALIVE}{conditions}
-            LIMIT {SCAN_LIMIT + 1}
+        WITH matching AS MATERIALIZED (
+            SELECT m.id FROM memory m {_USAGE if needs_usage(asked.where) else ""}
+            WHERE m.tenant_id = $1 AND m.state = 'active' AND {ALIVE}{where}
+            LIMIT {most + 1}
+        ), few AS (
+            SELECT count(*) <= {most} AS memories FROM matching
+        ), scored AS MATERIALIZED (
+            SELECT c.memory_id, -(c.embedding <#> $3::vector) AS cosine
+            FROM matching JOIN chunk c ON c.tenant_id = $1 AND c.generation = $2 AND c.memory_id = matching.id
+            WHERE (SELECT memories FROM few)
+            LIMIT {chunks + 1}
+        ), sharing AS MATERIALIZED (
+            SELECT w.memory_id, q.term
+            FROM matching JOIN memory_words w ON w.tenant_id = $1 AND w.memory_id = matching.id
+            CROSS JOIN unnest($4::bytea[]) AS q(term)
+            WHERE (SELECT memories FROM few) AND position(q.term IN w.terms) > 0
+        ), rarity AS (
+            SELECT term, ln(1 + ((SELECT count(*) FROM matching) - count(*) + 0.5) / (count(*) + 0.5)) AS weight
+            FROM sharing GROUP BY term
+        ), nearest AS (
+            SELECT memory_id FROM scored WHERE cosine IS NOT NULL
+            GROUP BY memory_id ORDER BY max(cosine) DESC LIMIT $5
+        ), closest AS (
+            SELECT memory_id FROM sharing JOIN rarity USING (term)
+            GROUP BY memory_id ORDER BY sum(weight) DESC LIMIT $5
         )
-        SELECT memory_id, rev, max(cosine) AS cosine, (SELECT count(*) FROM scored) AS size FROM scored
-        GROUP BY memory_id, rev ORDER BY cosine DESC LIMIT ${len(values)}
+        SELECT (SELECT memories FROM few) AND (SELECT count(*) FROM scored) <= {chunks} AS few, n.memory_id
+        FROM (SELECT) one LEFT JOIN (SELECT memory_id FROM nearest UNION SELECT memory_id FROM closest) n ON true
         """,
         *values,
     )
-    if rows and rows[0]["size"] > SCAN_LIMIT:
+    if not rows[0]["few"]:
         return None
-    return [StoredHit(row["memory_id"], row["rev"], row["cosine"]) for row in rows]
+    return [row["memory_id"] for row in rows if row["memory_id"] is not None]
 
 
-async def check(
-    tenant: TenantId, connection: Connection, ids: Sequence[UUID], *, where: EntityFilter
-) -> dict[UUID, Checked]:
-    """Which of these memories may be shown: active, alive, and matching the search's whole filter."""
-    values: list[Any] = [tenant, ids]
-    conditions = "".join(conditions_of(where, values))
-    # The ids for both tables: from the join alone the planner takes to reading the whole of the tenant's usage.
-    rows = await connection.fetch(
-        f"""
-        SELECT m.id, m.rev, m.importance, u.priority, u.last_accessed_at
-        FROM memory m JOIN memory_usage u ON u.tenant_id = $1 AND u.memory_id = m.id AND u.memory_id = ANY($2::uuid[])
-        WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[]) AND m.state = 'active' AND {ALIVE}{conditions}
-        """,
-        *values,
-    )
-    return {row["id"]: Checked(row["rev"], row["importance"], row["priority"], row["last_accessed_at"]) for row in rows}
+def _vector(asked: Asked) -> bytes | None:
+    return None if asked.vector is None else pack_vector(asked.vector)
 
 
-async def score(
-    tenant: TenantId, connection: Connection, ids: Sequence[UUID], *, generation: int, vector: FloatArray
-) -> list[StoredHit]:
-    """The best chunk of each of these memories at its newest revision; nothing of one that is not embedded yet."""
-    rows = await connection.fetch(
-        """
-        SELECT memory_id, rev, max(-(embedding <#> $4::vector)) AS cosine FROM chunk
-        WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[]) AND generation = $3 AND embedding IS NOT NULL
-        GROUP BY memory_id, rev
-        """,
-        tenant,
-        ids,
-        generation,
-        pack_vector(vector),
-    )
-    return [StoredHit(row["memory_id"], row["rev"], row["cosine"]) for row in rows]
+def _distinct(terms: bytes) -> Sequence[bytes]:
+    return sorted({terms[start : start + TERM_BYTES] for start in range(0, len(terms), TERM_BYTES)})

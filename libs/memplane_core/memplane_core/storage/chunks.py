@@ -19,7 +19,7 @@ class OwnedChunk(msgspec.Struct, frozen=True):
 
 
 def chunk_columns(owned: Iterable[OwnedChunk]) -> tuple[list[object], ...]:
-    """Chunks by column: memory, revision, number, start and end of the span, packed terms, vector."""
+    """Chunks by column: memory, revision, number, start and end of the span, vector."""
     rows = [
         (
             its.memory_id,
@@ -27,12 +27,11 @@ def chunk_columns(owned: Iterable[OwnedChunk]) -> tuple[list[object], ...]:
             its.chunk.n,
             its.chunk.window.start,
             its.chunk.window.end,
-            its.chunk.terms,
             None if its.chunk.vector is None else pack_vector(its.chunk.vector),
         )
         for its in owned
     ]
-    return tuple([row[column] for row in rows] for column in range(7))
+    return tuple([row[column] for row in rows] for column in range(6))
 
 
 async def insert_chunks(
@@ -41,10 +40,10 @@ async def insert_chunks(
     """Store chunks whose places are free."""
     await connection.execute(
         """
-        INSERT INTO chunk (tenant_id, generation, memory_id, rev, n, span_start, span_end, terms, embedding)
-        SELECT $1, $2, memory_id, rev, n, span_start, span_end, terms, embedding
-        FROM unnest($3::uuid[], $4::int[], $5::int[], $6::int[], $7::int[], $8::bytea[], $9::vector[])
-            AS c(memory_id, rev, n, span_start, span_end, terms, embedding)
+        INSERT INTO chunk (tenant_id, generation, memory_id, rev, n, span_start, span_end, embedding)
+        SELECT $1, $2, memory_id, rev, n, span_start, span_end, embedding
+        FROM unnest($3::uuid[], $4::int[], $5::int[], $6::int[], $7::int[], $8::vector[])
+            AS c(memory_id, rev, n, span_start, span_end, embedding)
         """,
         tenant,
         generation,

@@ -199,6 +199,8 @@ async def remove(tenant: TenantId, connection: Connection, memory_id: UUID) -> b
             DELETE FROM memory_usage WHERE tenant_id = $1 AND memory_id = $2
         ), scenes AS (
             DELETE FROM memory_scene WHERE tenant_id = $1 AND memory_id = $2
+        ), words AS (
+            DELETE FROM memory_words WHERE tenant_id = $1 AND memory_id = $2
         ), past AS (
             DELETE FROM history WHERE tenant_id = $1 AND memory_id = $2
         ), unsent AS (

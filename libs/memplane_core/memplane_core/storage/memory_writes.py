@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from memplane_core.domain.chunking import Chunk
+from memplane_core.domain.chunking import FindableText
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.storage.chunks import OwnedChunk, chunk_columns, insert_chunks
@@ -17,6 +17,7 @@ from memplane_core.storage.generations import FED
 from memplane_core.storage.memories import Revision
 from memplane_core.storage.outbox import OR_AGAIN
 from memplane_core.storage.session import Connection
+from memplane_core.storage.words import Moved, Owner, Words, move_words, replace_words, word_columns
 
 
 class NewMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,11 +71,16 @@ WITH input AS (
     INSERT INTO memory_scene (tenant_id, memory_id, scene)
     SELECT DISTINCT $1::uuid, id, tag FROM input JOIN made USING (id), unnest(scene) AS tag
 ), chunks AS (
-    INSERT INTO chunk (tenant_id, generation, memory_id, rev, n, span_start, span_end, terms, embedding)
-    SELECT $1, $5, memory_id, rev, n, span_start, span_end, terms, embedding
-    FROM unnest($6::uuid[], $7::int[], $8::int[], $9::int[], $10::int[], $11::bytea[], $12::vector[])
-        AS c(memory_id, rev, n, span_start, span_end, terms, embedding)
+    INSERT INTO chunk (tenant_id, generation, memory_id, rev, n, span_start, span_end, embedding)
+    SELECT $1, $5, memory_id, rev, n, span_start, span_end, embedding
+    FROM unnest($6::uuid[], $7::int[], $8::int[], $9::int[], $10::int[], $11::vector[])
+        AS c(memory_id, rev, n, span_start, span_end, embedding)
     JOIN made ON made.id = c.memory_id
+), words AS (
+    INSERT INTO memory_words (tenant_id, memory_id, terms, marks)
+    SELECT $1, memory_id, terms, marks::int4[]
+    FROM unnest($12::uuid[], $13::bytea[], $14::text[]) AS w(memory_id, terms, marks)
+    JOIN made ON made.id = w.memory_id
 ), past AS (
     INSERT INTO history (tenant_id, memory_id, version, event, key_id, request_id, changes)
     SELECT $1, id, 1, 'created', $3, $4, '{}' FROM made
@@ -92,9 +98,11 @@ async def insert(
     memories: Sequence[NewMemory],
     *,
     generation: int,
-    chunks: dict[UUID, list[Chunk]],
+    texts: dict[UUID, FindableText],
 ) -> dict[UUID, Inserted]:
-    """Insert those that have no twin and no namesake, with their chunks, and queue them for the index: one statement.
+    """Insert those that have no twin and no namesake, with all that finds them, and queue them for the index.
+
+    One statement.
 
     Args:
         principal: Whose memories these are.
@@ -102,12 +110,14 @@ async def insert(
         memories: Distinct, and in the same order for every writer: sorted by what can collide.
         generation: The active one, that the chunks' vectors were made for. Where another is active by now the statement
             fails with an error of which `session.is_contention` is true: prepare again for that one.
-        chunks: By memory; one without has none yet.
+        texts: What each is found by.
 
     Returns:
         What was inserted, by id; the rest stand behind another memory.
     """
-    columns = chunk_columns(OwnedChunk(m.id, 1, chunk) for m in memories for chunk in chunks.get(m.id, ()))
+    found_by = [(memory, texts[memory.id]) for memory in memories]
+    chunks = chunk_columns(OwnedChunk(memory.id, 1, chunk) for memory, text in found_by for chunk in text.chunks)
+    words = word_columns(principal.tenant, (Words(memory.id, text.terms, _owner(memory)) for memory, text in found_by))
     rows = await connection.fetch(
         _INSERT,
         principal.tenant,
@@ -115,7 +125,8 @@ async def insert(
         principal.key_id,
         principal.request_id,
         generation,
-        *columns,
+        *chunks,
+        *words,
     )
     return {row["id"]: Inserted(row["created_at"]) for row in rows}
 
@@ -170,7 +181,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         after: Its new fields; `version`, `updated_at` and the index state are the database's to give.
         revive: A hidden memory becomes active again.
         reindex: The index holds something of it that changes: `rev` grows.
-        chunks: Its new chunks where the text changed, else None.
+        text: What it is found by where that changed, else None.
         changed: Old values of the fields that change, for the history.
     """
 
@@ -180,7 +191,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     dedup_key: bytes | None
     revive: bool
     reindex: bool
-    chunks: list[Chunk] | None
+    text: FindableText | None
     changed: dict[str, Any]
 
     @property
@@ -218,9 +229,27 @@ async def update(principal: Principal, connection: Connection, changes: Sequence
     reindexed = sorted((change for change in changes if change.reindex), key=lambda change: change.after.id)
     if reindexed:
         await _requeue(tenant, connection, reindexed)
-    rewritten = [change for change in reindexed if change.chunks is not None]
+        await _reword(tenant, connection, reindexed, generation=generation)
+
+
+async def _reword(tenant: TenantId, connection: Connection, changes: Sequence[Change], *, generation: int) -> None:
+    """New words and chunks where the text is new; where only the owner is, the words are looked up under that one."""
+    rewritten = [(change, change.text) for change in changes if change.text is not None]
     if rewritten:
-        await _replace_chunks(tenant, connection, rewritten, generation=generation)
+        words = [Words(change.after.id, text.terms, _owner(change.after)) for change, text in rewritten]
+        await replace_words(tenant, connection, words)
+        await _replace_chunks(tenant, connection, [change for change, _ in rewritten], generation=generation)
+    moved = [
+        Moved(change.after.id, before, after)
+        for change in changes
+        if change.text is None and (before := _owner(change.before.memory)) != (after := _owner(change.after))
+    ]
+    if moved:
+        await move_words(tenant, connection, moved)
+
+
+def _owner(memory: Memory | NewMemory) -> Owner:
+    return Owner(memory.user_id, memory.agent_id, memory.session_id)
 
 
 def _change_record(change: Change) -> dict[str, Any]:
@@ -282,5 +311,10 @@ async def _replace_chunks(
         tenant,
         [change.after.id for change in changes],
     )
-    owned = (OwnedChunk(change.after.id, change.rev, chunk) for change in changes for chunk in change.chunks or ())
+    owned = (
+        OwnedChunk(change.after.id, change.rev, chunk)
+        for change in changes
+        if change.text
+        for chunk in change.text.chunks
+    )
     await insert_chunks(tenant, connection, owned, generation=generation)

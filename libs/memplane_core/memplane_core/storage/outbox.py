@@ -124,7 +124,7 @@ async def index_rows(
     """What the index is to hold of these revisions, chunk by chunk, grouped by memory; nothing of one out of date."""
     rows = await connection.fetch(
         """
-        SELECT c.memory_id, c.rev, c.n, c.embedding, c.terms, m.user_id, m.agent_id, m.session_id, m.memory_type,
+        SELECT c.memory_id, c.rev, c.n, c.embedding, m.user_id, m.agent_id, m.session_id, m.memory_type,
                floor(extract(epoch FROM m.occurred_at))::int8 AS occurred_at,
                floor(extract(epoch FROM m.expires_at))::int8 AS expires_at
         FROM unnest($3::uuid[], $4::int[]) AS r(memory_id, rev)
@@ -141,7 +141,6 @@ async def index_rows(
         IndexRow(
             key=IndexKey(row["memory_id"], row["rev"], row["n"]),
             vector=row["embedding"],
-            terms=row["terms"],
             user_id=row["user_id"] or "",
             agent_id=row["agent_id"] or "",
             session_id=row["session_id"] or "",

@@ -9,7 +9,6 @@ import numpy as np
 from memplane_core.domain.errors import IndexUnavailable
 from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexHit, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.domain.text import TERM_BYTES
 
 
 class _Change(NamedTuple):
@@ -46,7 +45,6 @@ class MemoryIndex:
 
     Attributes:
         down: While true, every call raises IndexUnavailable and changes nothing.
-        words: False where it cannot search words, as a Milvus server before 2.5.
         visible_after: Seconds after which a search sees a change, as Milvus at bounded staleness.
         batch_rows: As in the port.
         rpc_timeout_s: As in `vectors.MilvusIndex`.
@@ -56,7 +54,6 @@ class MemoryIndex:
         self._clock = clock
         self._collections: dict[str, _Collection] = {}
         self.down = False
-        self.words = True
         self.visible_after = 0.0
         self.batch_rows = 500
         self.rpc_timeout_s = 20.0
@@ -101,21 +98,6 @@ class MemoryIndex:
         best = [int(place) for place in np.argsort(-cosines, kind="stable")[:limit]]
         return [IndexHit(rows[place].key, max(-1.0, min(1.0, float(cosines[place])))) for place in best]
 
-    async def search_words(
-        self, tenant: TenantId, generation: Generation, terms: bytes, *, limit: int, where: IndexFilter
-    ) -> list[IndexKey] | None:
-        """The rows that share most distinct terms, as they were `visible_after` seconds ago; None without `words`."""
-        collection = self._present(tenant, generation)
-        if not self.words:
-            return None
-        wanted = _distinct(terms)
-        shared = {
-            key: len(wanted & _distinct(row.terms))
-            for key, row in collection.rows(self._clock() - self.visible_after).items()
-            if _passes(row, where)
-        }
-        return sorted((key for key in shared if shared[key]), key=lambda key: (-shared[key], key))[:limit]
-
     async def keys_present(
         self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]
     ) -> frozenset[IndexKey]:
@@ -156,10 +138,6 @@ class MemoryIndex:
             raise ValueError(f"generation {generation.number} belongs to tenant {generation.tenant}, not to {tenant}")
         if self.down:
             raise IndexUnavailable("the index was switched off by the test", retry_after=1)
-
-
-def _distinct(terms: bytes) -> set[bytes]:
-    return {terms[start : start + TERM_BYTES] for start in range(0, len(terms), TERM_BYTES)}
 
 
 def _passes(row: IndexRow, where: IndexFilter) -> bool:

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import uuid_utils.compat
 
-from memplane_core.domain.chunking import Chunk, chunks_of
+from memplane_core.domain.chunking import FindableText, findable
 from memplane_core.domain.embedding import EmbedItem
 from memplane_core.domain.index import Generation, IndexKey
 from memplane_core.domain.memory import head_of
@@ -49,9 +49,9 @@ class MemoryDesk:
         """Write one memory a text in one transaction; `embedded` is False where the embedder was away."""
         new = [_new(text, fields) for text in texts]
         generation = await self.generation()
-        chunks = {memory.id: await self._chunks(memory.content, memory, embedded and generation) for memory in new}
+        texts = {memory.id: await self._text(memory.content, memory, embedded and generation) for memory in new}
         async with self.database.tenant(self.tenant) as connection:
-            await memory_writes.insert(self._principal, connection, new, generation=generation.number, chunks=chunks)
+            await memory_writes.insert(self._principal, connection, new, generation=generation.number, texts=texts)
         return [memory.id for memory in new]
 
     async def edit(self, memory_id: UUID, *, embedded: bool = True, **fields: Any) -> None:
@@ -61,9 +61,9 @@ class MemoryDesk:
             before = await memories.read_revision(self.tenant, connection, memory_id, lock=True)
             assert before is not None
             after = msgspec.structs.replace(before.memory, **fields)
-            chunks = None
+            text = None
             if "content" in fields:
-                chunks = await self._chunks(after.content, after, embedded and generation)
+                text = await self._text(after.content, after, embedded and generation)
             change = Change(
                 before=before,
                 after=after,
@@ -71,7 +71,7 @@ class MemoryDesk:
                 dedup_key=None,
                 reindex=True,
                 revive=False,
-                chunks=chunks,
+                text=text,
                 changed=dict.fromkeys(fields),
             )
             await memory_writes.update(self._principal, connection, [change], generation=generation.number)
@@ -117,15 +117,15 @@ class MemoryDesk:
                 "UPDATE lease SET expires_at = clock_timestamp() WHERE tenant_id = $1", self.tenant
             )
 
-    async def _chunks(self, content: str, memory: Any, made_for: Generation | Literal[False]) -> list[Chunk]:
+    async def _text(self, content: str, memory: Any, made_for: Generation | Literal[False]) -> FindableText:
         head = head_of(memory.actor, memory.occurred_at)
         if not made_for:
-            return chunks_of(content, head=head, embedded=None)
+            return findable(content, head=head, embedded=None)
         items = [EmbedItem(content, head)]
         [result] = await self._embedder.embed_passages(
             self.tenant, items, model=made_for.model, lane="write", timeout_s=5
         )
-        return chunks_of(content, head=head, embedded=result)
+        return findable(content, head=head, embedded=result)
 
 
 def _new(text: str, fields: dict[str, Any]) -> NewMemory:

@@ -9,7 +9,6 @@ from uuid import UUID
 import numpy as np
 
 from memplane_core.domain.index import NEVER, FloatArray, IndexKey, IndexRow
-from memplane_core.domain.text import terms
 
 T = TypeVar("T")
 
@@ -24,7 +23,6 @@ def index_row(
     number: int,
     vector: FloatArray,
     *,
-    text: str = "",
     rev: int = 1,
     user_id: str = "",
     agent_id: str = "",
@@ -37,7 +35,6 @@ def index_row(
     return IndexRow(
         key=IndexKey(UUID(int=number), rev, 0),
         vector=vector,
-        terms=terms(text),
         user_id=user_id,
         agent_id=agent_id,
         session_id=session_id,

@@ -152,9 +152,7 @@ class TextEmbedding:
                 refusals.append(Refusal(memory_id=text.memory_id, rev=text.rev, error=error))
             else:
                 revision = Revision(text.memory_id, text.rev, len(result.windows))
-                # Of a long text this takes milliseconds that other tenants' drains should not wait for.
-                head = head_of(text.actor, text.occurred_at)
-                chunks[revision] = await asyncio.to_thread(chunks_of, text.content, head=head, embedded=result)
+                chunks[revision] = chunks_of(text.content, embedded=result)
         await self._write(chunks, refusals)
 
     async def _write(self, chunks: dict[Revision, list[Chunk]], refusals: Sequence[Refusal]) -> None:

@@ -30,7 +30,7 @@ _TABLES = (
         checkpoint jsonb NOT NULL DEFAULT '{}',
         done bigint NOT NULL DEFAULT 0,
         total bigint,
-        counts jsonb NOT NULL DEFAULT '{}',
+        result jsonb NOT NULL DEFAULT '{}',
         error text,
         attempts int NOT NULL DEFAULT 0,
         epoch bigint NOT NULL DEFAULT 0,

@@ -1,0 +1,106 @@
+"""Reads nominated memories as ranking needs them: at their newest revision, and only those that may be shown."""
+
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from memplane_core.domain.filters import Filter
+from memplane_core.domain.index import FloatArray
+from memplane_core.domain.ranking import Candidate, Origin
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.filter_sql import conditions
+from memplane_core.storage.memories import ALIVE
+from memplane_core.storage.session import Connection, Row, pack_vector
+
+_ALIVE_NEIGHBOUR: Final = ALIVE.replace("m.", "p.")
+
+
+class Session(msgspec.Struct, frozen=True):
+    """What makes a session: the same words in another user's mouth are another one."""
+
+    user_id: str | None
+    agent_id: str | None
+    session_id: str
+
+
+def _neighbour(name: str, *, sign: str, order: str) -> str:
+    """SQL of the terms of the memory right before or after `m` in its session."""
+    return f"""
+        LEFT JOIN LATERAL (
+            SELECT (SELECT w.terms FROM memory_words w WHERE w.tenant_id = $1 AND w.memory_id = p.id) AS terms
+            FROM memory p
+            WHERE p.tenant_id = $1 AND p.session_id = m.session_id
+              AND coalesce(p.user_id, '') = coalesce(m.user_id, '')
+              AND coalesce(p.agent_id, '') = coalesce(m.agent_id, '')
+              AND (p.occurred_at, p.id) {sign} (m.occurred_at, m.id)
+              AND p.state = 'active' AND {_ALIVE_NEIGHBOUR}
+            ORDER BY p.occurred_at {order}, p.id {order} LIMIT 1
+        ) {name} ON m.session_id IS NOT NULL
+    """
+
+
+_BEFORE: Final = _neighbour("b", sign="<", order="DESC")
+_AFTER: Final = _neighbour("a", sign=">", order="ASC")
+
+
+async def read_pool(
+    tenant: TenantId,
+    connection: Connection,
+    origins: dict[UUID, Origin],
+    *,
+    generation: int,
+    vector: FloatArray | None,
+    where: Filter,
+) -> list[Candidate]:
+    """Those of the nominated memories that are active, alive and match the whole filter, with what they are ranked by.
+
+    Args:
+        tenant: Whose they are.
+        connection: A transaction of the tenant.
+        origins: The nominated, and where each was found.
+        generation: Whose chunks are compared.
+        vector: Of the query; without it no candidate has a cosine.
+        where: The search's whole filter.
+    """
+    ids = list(origins)
+    values: list[Any] = [tenant, ids, generation, None if vector is None else pack_vector(vector)]
+    matching = conditions(where, values)
+    # The ids for both tables: from the join alone the planner takes to reading the whole of the tenant's usage.
+    rows = await connection.fetch(
+        f"""
+        SELECT m.id, m.importance, u.priority, u.last_accessed_at, m.actor, m.user_id, m.agent_id, m.session_id,
+               right(rtrim(m.content), 1) IN ('?', '？') AS question,
+               c.cosine, w.terms, b.terms AS before, a.terms AS after
+        FROM memory m
+        JOIN memory_usage u ON u.tenant_id = $1 AND u.memory_id = m.id AND u.memory_id = ANY($2::uuid[])
+        LEFT JOIN memory_words w ON w.tenant_id = $1 AND w.memory_id = m.id AND w.memory_id = ANY($2::uuid[])
+        LEFT JOIN LATERAL (
+            SELECT max(-(embedding <#> $4::vector)) AS cosine FROM chunk
+            WHERE tenant_id = $1 AND memory_id = m.id AND generation = $3
+        ) c ON true
+        {_BEFORE}
+        {_AFTER}
+        WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[]) AND m.state = 'active' AND {ALIVE}{matching}
+        """,
+        *values,
+    )
+    return [_candidate(row, origins[row["id"]]) for row in rows]
+
+
+def _candidate(row: Row, origin: Origin) -> Candidate:
+    session_id = row["session_id"]
+    return Candidate(
+        memory_id=row["id"],
+        cosine=row["cosine"],
+        terms=row["terms"] or b"",
+        before=row["before"],
+        after=row["after"],
+        session=None if session_id is None else Session(row["user_id"], row["agent_id"], session_id),
+        actor=row["actor"],
+        question=row["question"],
+        importance=row["importance"],
+        priority=row["priority"],
+        last_accessed_at=row["last_accessed_at"],
+        origin=origin,
+    )

@@ -1,0 +1,44 @@
+"""A search with everything in hand that answering it needs."""
+
+from datetime import datetime
+
+import msgspec
+
+from memplane_core.domain.filters import Filter
+from memplane_core.domain.index import FloatArray, Generation
+from memplane_core.domain.ranking import Preset, Question, Weights
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.candidates import Asked
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """What is searched for, and how it is ranked.
+
+    Attributes:
+        vector: Of the query's text; None where meaning does not count, or the embedder is away.
+        question: What candidates are ranked for; its terms are empty where words do not count.
+        candidates: How many each arm nominates at first.
+    """
+
+    tenant: TenantId
+    generation: Generation
+    vector: FloatArray | None
+    question: Question
+    where: Filter
+    top_k: int
+    candidates: int
+    min_relevance: float
+    now: datetime
+    weights: Weights
+    preset: Preset | None
+    explain: bool
+
+    def asked(self, limit: int) -> Asked:
+        """The same, as Postgres nominates for it."""
+        return Asked(
+            generation=self.generation.number,
+            vector=self.vector,
+            terms=self.question.terms,
+            where=self.where,
+            limit=limit,
+        )
