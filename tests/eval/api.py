@@ -14,9 +14,6 @@ from tests.eval.sets import Question
 from memplane_core.clients.http import ServiceHttp
 from memplane_core.contracts.memories import BatchWrite, BatchWritten, MemoryWrite
 
-TOP_K: Final = 100
-"""Results asked for: enough for ten sessions to be among them."""
-
 POOL: Final = 200
 """Candidates asked for: what a search for ten results has by default, so that asking for more does not help."""
 
@@ -125,7 +122,7 @@ class Api:
                 raise RuntimeError(f"of a batch of {len(batch)} memories some are not indexed: {states}")
 
     async def search(
-        self, questions: Sequence[Question], bar: Bar, *, now: datetime, options: SearchOptions
+        self, questions: Sequence[Question], bar: Bar, *, now: datetime, top_k: int, options: SearchOptions
     ) -> list[list[str]]:
         """The `external_id`s that each question finds, best first.
 
@@ -133,6 +130,7 @@ class Api:
             questions: Asked a few at a time.
             bar: Hears how many are answered.
             now: Clock of the ranking.
+            top_k: Results that each asks for.
             options: Of every search.
 
         Raises:
@@ -143,7 +141,7 @@ class Api:
         async def ask(n: int, question: Question) -> list[str]:
             nonlocal done
             async with one_of_few:
-                found = await self._search_one(n, question, now=now, options=options)
+                found = await self._search_one(n, question, now=now, top_k=top_k, options=options)
             done += 1
             bar.at(done)
             return found
@@ -152,10 +150,12 @@ class Api:
             tasks = [group.create_task(ask(n, question)) for n, question in enumerate(questions)]
         return [task.result() for task in tasks]
 
-    async def _search_one(self, n: int, question: Question, *, now: datetime, options: SearchOptions) -> list[str]:
+    async def _search_one(
+        self, n: int, question: Question, *, now: datetime, top_k: int, options: SearchOptions
+    ) -> list[str]:
         ask = Ask(
             query=question.text,
-            top_k=TOP_K,
+            top_k=top_k,
             touch=False,
             now=now.astimezone(UTC),
             filters=UNSET if question.user_id is None else UserFilter(question.user_id),

@@ -15,6 +15,9 @@ from tests.eval.sets import Collection, EvalSet
 from memplane_core.testing.stack import Stack
 
 DOORS: Final = 2
+TOP_K: Final = 50
+TOP_K_WITH_SESSIONS: Final = 100
+"""Results asked for: enough for ten sessions to be among them."""
 
 
 async def evaluate(
@@ -61,7 +64,8 @@ async def _searched(
 ) -> None:
     began, count = time.monotonic(), len(one.questions)
     with told.bar(f"searching {one.key}", total=count) as bar:
-        ranked = await api.search(one.questions, bar, now=now, options=options)
+        top_k = TOP_K_WITH_SESSIONS if one.collection.session_of else TOP_K
+        ranked = await api.search(one.questions, bar, now=now, top_k=top_k, options=options)
     result.keep(one.key, result_of(one, ranked))
     scores = result.scores(one.key)
     assert scores is not None, "it has just been kept"
