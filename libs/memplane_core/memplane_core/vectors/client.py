@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from pymilvus import AsyncMilvusClient, MilvusClient
-from pymilvus.client.types import LoadState
+from pymilvus.client import types
 
 from memplane_core.domain.index import FloatArray
 from memplane_core.settings import MilvusSettings
@@ -33,6 +33,9 @@ _CHANNEL: Final = {
     # Lite's server hangs up on clients that ping an idle connection more than once in five minutes.
     "grpc.keepalive_permit_without_calls": 0,
 }
+
+
+LoadState = Literal["absent", "released", "loading", "loaded"]
 
 
 class Neighbour(NamedTuple):
@@ -91,6 +94,16 @@ class Connection:
         """Keys of the rows that the expression selects, at strong consistency."""
         return [row[schema.KEY] for row in await self._query(collection, expression, schema.KEY)]
 
+    async def some_keys(self, collection: str, expression: str, *, most: int) -> list[str]:
+        """Keys of `most` rows that the expression selects, or of all where there are fewer; in no order, as `keys`."""
+        rows = await self._query(collection, expression, schema.KEY, limit=most)
+        return [row[schema.KEY] for row in rows]
+
+    async def collections(self) -> list[str]:
+        """Names of all collections, ours or not."""
+        async with self._call("listing collections"):
+            return list(await self._client.list_collections(timeout=self._timeout_s))
+
     async def count(self, collection: str) -> int:
         """Rows stored, at strong consistency."""
         rows = await self._query(collection, "", "count(*)")
@@ -110,16 +123,16 @@ class Connection:
         async with self._call("looking for an index"):
             return bool(await self._client.list_indexes(collection, timeout=self._timeout_s))
 
-    async def load_state(self, collection: str) -> Literal["absent", "released", "loading", "loaded"]:
+    async def load_state(self, collection: str) -> LoadState:
         """Whether the collection can be searched."""
         async with self._call("asking for a collection's state"):
             answer = await self._client.get_load_state(collection, timeout=self._timeout_s)
         match answer["state"]:
-            case LoadState.Loaded:
+            case types.LoadState.Loaded:
                 return "loaded"
-            case LoadState.Loading:
+            case types.LoadState.Loading:
                 return "loading"
-            case LoadState.NotExist:
+            case types.LoadState.NotExist:
                 return "absent"
             case _:
                 return "released"
@@ -128,7 +141,7 @@ class Connection:
         """Close the channel."""
         await self._client.close()
 
-    async def _query(self, collection: str, expression: str, column: str) -> list[dict[str, Any]]:
+    async def _query(self, collection: str, expression: str, column: str, **options: int) -> list[dict[str, Any]]:
         async with self._call("reading"):
             return await self._client.query(
                 collection,
@@ -136,6 +149,7 @@ class Connection:
                 output_fields=[column],
                 consistency_level="Strong",
                 timeout=self._timeout_s,
+                **options,
             )
 
     @asynccontextmanager

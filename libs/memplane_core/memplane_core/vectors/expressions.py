@@ -49,6 +49,12 @@ def any_key(keys: Iterable[IndexKey]) -> str:
     return f"id in [{', '.join(quoted(str(key)) for key in keys)}]"
 
 
+def key_range(after: str, until: str | None) -> str:
+    """The rows whose keys, as texts, come after `after` and not after `until`."""
+    start = f"id > {quoted(after)}"
+    return start if until is None else f"{start} and id <= {quoted(until)}"
+
+
 def _one_of(column: str, values: tuple[str, ...]) -> str:
     if len(values) == 1:
         return f"{column} == {quoted(values[0])}"

@@ -3,14 +3,16 @@
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
+from memplane_core.domain.collections import CollectionName, KeyPage, Uses
 from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexHit, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import MilvusSettings
 from memplane_core.vectors import schema
 from memplane_core.vectors.client import Connection, MilvusClients
-from memplane_core.vectors.expressions import any_key, superset
+from memplane_core.vectors.expressions import any_key, key_range, superset
 from memplane_core.vectors.faults import CollectionAbsent, CollectionNotLoaded
 from memplane_core.vectors.lifecycle import Collections
+from memplane_core.vectors.paging import stretch
 
 T = TypeVar("T")
 
@@ -31,12 +33,16 @@ class MilvusIndex:
 
     Args:
         settings: Where Milvus is, and how long it may take.
+
+    Attributes:
+        uses: Which collections were searched and written, for whoever releases those that are idle.
     """
 
     def __init__(self, settings: MilvusSettings) -> None:
         self._settings = settings
         self._clients = MilvusClients(settings)
         self._collections = Collections(settings, self._clients)
+        self.uses = Uses()
 
     @property
     def batch_rows(self) -> int:
@@ -75,6 +81,7 @@ class MilvusIndex:
         if len({row.key for row in rows}) != len(rows):
             raise ValueError("two rows have the same key")
         records = [schema.record(row, generation.dim) for row in rows]
+        self.uses.note(generation.collection)
         await self._collections.check(generation)  # connects, so that `batch_rows` is known for sure
         for batch in _batches(records, self.batch_rows):
             await self._when_loaded(generation, lambda it, batch=batch: it.upsert(generation.collection, batch))
@@ -112,6 +119,7 @@ class MilvusIndex:
         expression = superset(where)
         if expression is None:
             return []
+        self.uses.note(generation.collection)
         await self._collections.check(generation)
         connection = await self._clients.connection()
         try:
@@ -163,14 +171,67 @@ class MilvusIndex:
         except CollectionAbsent:
             return 0
 
-    async def drop(self, tenant: TenantId, generation: Generation) -> None:
+    async def keys_after(
+        self, tenant: TenantId, generation: Generation | CollectionName, after: str = "", *, limit: int
+    ) -> KeyPage:
+        """The keys that follow `after`, at most `limit` (1..16,383) of them, at strong consistency.
+
+        Each takes two queries where the server gives rows in order, a few more where it does not. A row that is there
+        from the first page to the last is in exactly one of them, whatever is stored or removed meanwhile.
+
+        Raises:
+            IndexUnavailable: As `keys_present`.
+        """
+        _own(tenant, generation)
+        if not 1 <= limit < MAX_LIMIT:
+            raise ValueError(f"limit {limit!r} is not within 1..{MAX_LIMIT - 1}")
+
+        async def ask(after: str, until: str | None, most: int) -> list[str]:
+            expression = key_range(after, until)
+            return await self._when_loaded(
+                generation, lambda it: it.some_keys(generation.collection, expression, most=most)
+            )
+
+        try:
+            texts, until = await stretch(ask, after, limit=limit)
+        except CollectionAbsent:
+            return KeyPage(keys=[], until=None)
+        return KeyPage(keys=[IndexKey.parse(text) for text in texts], until=until)
+
+    async def drop(self, tenant: TenantId, generation: Generation | CollectionName) -> None:
         """Remove the collection; an absent one is no error.
 
         Raises:
             IndexUnavailable: Milvus is away.
         """
         _own(tenant, generation)
-        await self._collections.drop(generation)
+        await self._collections.drop(generation.collection)
+
+    async def release(self, tenant: TenantId, generation: Generation | CollectionName) -> None:
+        """Take the collection out of the server's memory until its next use; an absent one is no error.
+
+        Raises:
+            IndexUnavailable: Milvus is away.
+        """
+        _own(tenant, generation)
+        await self._collections.release(generation.collection)
+
+    async def collections(self) -> list[CollectionName]:
+        """All collections of Memplane on the server, in order, those of tenants that are gone too.
+
+        Raises:
+            IndexUnavailable: Milvus is away.
+        """
+        return sorted(await self._collections.names())
+
+    async def loaded(self) -> list[CollectionName]:
+        """Those of `collections` that take up the server's memory, loaded or being loaded. A call for each.
+
+        Raises:
+            IndexUnavailable: Milvus is away.
+        """
+        states = await self._collections.states()
+        return sorted(name for name, state in states.items() if state in ("loaded", "loading"))
 
     async def ping(self) -> None:
         """Return when the server answers; for readiness.
@@ -186,7 +247,9 @@ class MilvusIndex:
         await self._collections.close()
         await self._clients.close()
 
-    async def _when_loaded(self, generation: Generation, call: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _when_loaded(
+        self, generation: Generation | CollectionName, call: Callable[[Connection], Awaitable[T]]
+    ) -> T:
         """Call, and once more after a load if the collection turns out not to be loaded."""
         connection = await self._clients.connection()
         try:
@@ -196,7 +259,7 @@ class MilvusIndex:
             return await call(connection)
 
 
-def _own(tenant: TenantId, generation: Generation) -> None:
+def _own(tenant: TenantId, generation: Generation | CollectionName) -> None:
     if generation.tenant != tenant:
         raise ValueError(f"generation {generation.number} belongs to tenant {generation.tenant}, not to {tenant}")
 

@@ -7,14 +7,16 @@ from typing import Any, Final
 
 from pymilvus import MilvusException
 
+from memplane_core.domain.collections import CollectionName
 from memplane_core.domain.index import Generation
 from memplane_core.settings import MilvusSettings
 from memplane_core.vectors import schema
-from memplane_core.vectors.client import Connection, MilvusClients
+from memplane_core.vectors.client import Connection, LoadState, MilvusClients
 from memplane_core.vectors.faults import CollectionAbsent, IndexMismatch, translated
 
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+_STATES_AT_ONCE: Final = 8
 
 
 class Collections:
@@ -66,7 +68,7 @@ class Collections:
                 f"of its generation makes {generation.dim}"
             )
 
-    async def load(self, generation: Generation) -> None:
+    async def load(self, generation: Generation | CollectionName) -> None:
         """Return when the collection is loaded; all who ask meanwhile wait for the same load.
 
         Raises:
@@ -75,7 +77,7 @@ class Collections:
         """
         await asyncio.shield(self.load_soon(generation))
 
-    def load_soon(self, generation: Generation) -> asyncio.Task[None]:
+    def load_soon(self, generation: Generation | CollectionName) -> asyncio.Task[None]:
         """Start loading the collection in the background, unless that is under way, and return the task."""
         place = (asyncio.get_running_loop(), generation.collection)
         task = self._loading.get(place)
@@ -85,9 +87,33 @@ class Collections:
             task.add_done_callback(lambda done: self._loaded(place, done))
         return task
 
-    async def drop(self, generation: Generation) -> None:
+    async def release(self, name: str) -> None:
+        """Take the collection out of the server's memory; an absent one is no error. Raises IndexUnavailable."""
+        timeout_s = self._settings.timeout_s
+        with contextlib.suppress(CollectionAbsent):
+            await self._clients.in_thread(
+                lambda ddl: ddl.release_collection(name, timeout=timeout_s), doing="releasing a collection"
+            )
+
+    async def names(self) -> list[CollectionName]:
+        """Our collections on the server. Raises IndexUnavailable."""
+        connection = await self._clients.connection()
+        return [name for text in await connection.collections() if (name := CollectionName.parse(text))]
+
+    async def states(self) -> dict[CollectionName, LoadState]:
+        """Each of our collections on the server, and whether it can be searched. Raises IndexUnavailable."""
+        connection = await self._clients.connection()
+        names = await self.names()
+        turns = asyncio.Semaphore(_STATES_AT_ONCE)
+
+        async def state(name: CollectionName) -> LoadState:
+            async with turns:
+                return await connection.load_state(name.collection)
+
+        return dict(zip(names, await asyncio.gather(*map(state, names)), strict=True))
+
+    async def drop(self, name: str) -> None:
         """Remove the collection; an absent one is no error. Raises IndexUnavailable."""
-        name = generation.collection
         self._forget(name)
         timeout_s = self._settings.load_timeout_s
         await self._clients.in_thread(
