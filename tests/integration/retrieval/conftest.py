@@ -75,10 +75,10 @@ class Service:
             revisions = [Revision(row["memory_id"], row["rev"]) for row in due]
             rows = await index_rows(self.tenant, connection, revisions, generation=1)
             await connection.execute(
-                "UPDATE outbox SET done_at = now(), fresh_until = now() + make_interval(secs => $2)"
+                "UPDATE outbox SET done_at = clock_timestamp(), fresh_until = clock_timestamp() + make_interval(secs => $2)"
                 " WHERE tenant_id = $1",
                 self.tenant,
-                -1.0 if shown else 10.0,
+                0.0 if shown else 10.0,
             )
         await self.index.upsert(self.tenant, self.generation, rows)
 

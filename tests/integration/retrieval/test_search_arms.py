@@ -106,7 +106,7 @@ class TestWords:
         service.embedder.down = False
 
         async with service.running() as second:
-            answer = await _search(second, "ORD-7781", explain=True)
+            answer = await _search(second, "ORD-7781", top_k=1, explain=True)
 
         assert _contents(answer)[0] == "the refund of ORD-7781"
         assert answer["results"][0]["explain"]["origin"] == "words"

@@ -186,6 +186,9 @@ class _Parts:
         top = own.max()
         scale = top if top > 0 else 1.0
         self.lexical: Floats = (own + BEFORE * before + AFTER * after) / scale
+        if known.any():
+            # What waits for its vector must not stand behind what is merely the nearest of all that have one.
+            self.dense = np.where(known, self.dense, np.minimum(1.0, own / scale))
         self.actor: Floats = _actors(pool, question.text)
         base = LEXICAL * self.lexical + DENSE * self.dense + ACTOR * self.actor
         self.session: Floats = _sessions(pool, base)
