@@ -12,8 +12,10 @@ from tests.bench.results import Cpu, Row
 from tests.bench.texts import question, sentence, user
 from tests.bench.timing import Turn, interleaved, p50_ms, p95_ms
 
-from memplane_core.contracts.memories import EntityFilter, MemoryWrite, SearchRequest, SearchResponse, WrittenMemory
-from memplane_core.domain.index import FloatArray, Generation, IndexFilter
+from memplane_core.contracts.filters import Filters
+from memplane_core.contracts.memories import MemoryWrite, SearchRequest, SearchResponse, WrittenMemory
+from memplane_core.domain.filters import index_superset, parse_filter
+from memplane_core.domain.index import FloatArray, Generation
 from memplane_core.vectors import schema
 from memplane_core.vectors.expressions import superset
 
@@ -41,13 +43,13 @@ class BareMilvus:
         self._collection = generation.collection
         self._params = schema.search_params(generation, limit=CANDIDATES, ef=search_ef)
 
-    def search(self, vector: FloatArray, where: EntityFilter) -> int:
+    def search(self, vector: FloatArray, where: Filters) -> int:
         """How many were found."""
-        mine = None if where.user_id is None else (where.user_id,)
+        seen = index_superset(parse_filter(where), alive_at=int(time.time()))
         found = self._client.search(
             self._collection,
             data=[vector],
-            filter=superset(IndexFilter(alive_at=int(time.time()), user_id=mine)) or "",
+            filter=superset(seen) or "",
             limit=CANDIDATES,
             output_fields=[schema.KEY],
             search_params=self._params,
@@ -61,7 +63,7 @@ class BareMilvus:
         self._client.close()
 
 
-async def compared(ground: Ground, scenario: str, where: EntityFilter, *, rounds: int, inside: Search) -> list[Row]:
+async def compared(ground: Ground, scenario: str, where: Filters, *, rounds: int, inside: Search) -> list[Row]:
     """Bare, inside, retrieval and gateway in turn; every question was asked before, so that its vector is cached.
 
     Raises:
@@ -99,7 +101,7 @@ async def compared(ground: Ground, scenario: str, where: EntityFilter, *, rounds
 
 async def through_gateway(ground: Ground, count: int) -> Cpu:
     """What searches cost that were asked before, one after another."""
-    bodies = [_body(question(n), EntityFilter()) for n in range(QUESTIONS)]
+    bodies = [_body(question(n), {}) for n in range(QUESTIONS)]
     for body in bodies:
         await ground.gateways[0].post(_ROUTE, body)
     meter = CpuMeter()
@@ -125,11 +127,11 @@ def rows_of(scenario: str, seconds: dict[str, list[float]], *, peer: str) -> lis
     ]
 
 
-def _request(query: str, where: EntityFilter) -> SearchRequest:
+def _request(query: str, where: Filters) -> SearchRequest:
     return SearchRequest(query=query, top_k=TOP_K, filters=where)
 
 
-def _body(query: str, where: EntityFilter) -> bytes:
+def _body(query: str, where: Filters) -> bytes:
     return msgspec.json.encode(_request(query, where))
 
 
@@ -146,7 +148,7 @@ async def missed(ground: Ground, numbers: range) -> int:
         memory = MemoryWrite(content=sentence(n), user_id=user(n), occurred_at=WHEN)
         body = msgspec.json.encode(memory)
         written = msgspec.json.decode(await ground.gateways[0].post("/v1/memories", body), type=WrittenMemory)
-        answer = await ground.gateways[1].post(_ROUTE, _body(sentence(n), EntityFilter()))
+        answer = await ground.gateways[1].post(_ROUTE, _body(sentence(n), {}))
         found = msgspec.json.decode(answer, type=SearchResponse).results
         count += written.id not in {result.id for result in found}
     return count

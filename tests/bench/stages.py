@@ -22,7 +22,7 @@ from tests.bench.texts import question, sentence, user
 from tests.bench.timing import Stopwatch
 
 from memplane_core.clients.http import HttpAnswer, ServiceHttp
-from memplane_core.contracts.memories import EntityFilter, MemoryWrite, SearchRequest
+from memplane_core.contracts.memories import MemoryWrite, SearchRequest
 from memplane_gateway.app import create_app
 from memplane_gateway.settings import GatewaySettings
 from memplane_retrieval import search as search_module
@@ -177,7 +177,7 @@ class Bench:
 
     async def searches(self, queries: Sequence[str]) -> Timed:
         """One after another, anywhere in the tenant."""
-        requests = [SearchRequest(query=query, top_k=TOP_K, filters=EntityFilter()) for query in queries]
+        requests = [SearchRequest(query=query, top_k=TOP_K) for query in queries]
         return await self._timed([lambda request=request: self.search(request) for request in requests])
 
     async def cached_searches(self, count: int) -> Timed:

@@ -11,7 +11,6 @@ from tests.bench.results import Calls, Cpu, Options, Row, Stage, StoreResult
 from tests.bench.searches import GATEWAY, INSIDE, RETRIEVAL
 from tests.bench.stages import IN_THE_SERVICE, Bench, bench_on, gateway_calls
 
-from memplane_core.contracts.memories import EntityFilter
 from memplane_core.testing.stack import Stack
 
 GATEWAY_HOP = "gateway: key, checks, HTTP to retrieval and back"
@@ -101,9 +100,9 @@ def stages_of(columns: Mapping[str, Mapping[str, float]]) -> list[Stage]:
 
 async def _indexed_searches(ground: Ground, bench: Bench, found: Found, *, options: Options) -> None:
     ground.told.step("searches, everything indexed")
-    rows = await searches.compared(ground, INDEXED, EntityFilter(), rounds=options.rounds, inside=bench.search)
+    rows = await searches.compared(ground, INDEXED, {}, rounds=options.rounds, inside=bench.search)
     found.rows += rows
-    mine = EntityFilter(user_id="user 3")
+    mine = {"user_id": "user 3"}
     found.rows += await searches.compared(ground, ONE_USER, mine, rounds=options.rounds, inside=bench.search)
     found.cpu.append(await searches.through_gateway(ground, options.rounds))
     ground.told.step("stages of a search")
@@ -121,7 +120,7 @@ async def _fresh_searches(ground: Ground, bench: Bench, found: Found, *, options
     ground.told.step(f"searches with {options.fresh:,} fresh rows, worker stopped")
     await ground.load(numbers.take(options.fresh))
     scenario = f"search with {options.fresh:,} fresh rows"
-    rows = await searches.compared(ground, scenario, EntityFilter(), rounds=options.rounds, inside=bench.search)
+    rows = await searches.compared(ground, scenario, {}, rounds=options.rounds, inside=bench.search)
     found.rows += rows
     fresh = await bench.cached_searches(options.rounds)
     found.search_stages[f"{options.fresh:,} fresh rows"] = _with_hops(fresh.stages(), rows)

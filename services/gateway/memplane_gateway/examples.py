@@ -53,7 +53,22 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
             {"content": "Window seats only, please.", "actor": "Ana", "user_id": "ana", "priority": 4},
         ]
     },
-    "searchMemories": {"query": "Where does Ana live?", "top_k": 5, "filters": {"user_id": "ana"}},
+    "searchMemories": {
+        "query": "Where does Ana live?",
+        "top_k": 5,
+        "filters": {"user_id": "ana", "priority": {"gte": 3}},
+    },
+    "listMatchingMemories": {
+        "filters": {
+            "user_id": "ana",
+            "scene": ["smalltalk"],
+            "metadata.lang": {"in": ["en", "pt"]},
+            "OR": [{"importance": {"gt": 0.5}}, {"pinned": True}],
+            "NOT": {"source": "import"},
+        },
+        "sort": "-occurred_at",
+        "limit": 50,
+    },
     "updateMemory": {"importance": 0.9, "pinned": True},
     "createTenant": {"name": "acme"},
     "createKey": {"name": "app", "scopes": ["memories:read", "memories:write"]},
@@ -77,5 +92,6 @@ ANSWERS: Final[dict[str, dict[str, dict[str, Any]]]] = {
         }
     },
     "searchMemories": {"200": {"results": [{**_MEMORY, "score": 0.91, "relevance": 0.74}], "degraded": []}},
+    "listMatchingMemories": {"200": {"results": [_MEMORY], "next_cursor": None}},
 }
 """Response bodies by operation id and status."""

@@ -6,14 +6,13 @@ from uuid import UUID
 
 from litestar import Response, delete, get, patch, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
+from litestar.params import FromPath, HeaderParameter, JSONBody
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts.checks import check_batch, check_filter, check_patch, check_write
+from memplane_core.contracts.checks import check_batch, check_patch, check_write
 from memplane_core.contracts.memories import (
     BatchWrite,
     BatchWritten,
-    MemoryPage,
     MemoryPatch,
     MemoryView,
     MemoryWrite,
@@ -21,10 +20,11 @@ from memplane_core.contracts.memories import (
     SearchResponse,
     WrittenMemory,
 )
+from memplane_core.domain.filters import parse_filter
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.forwarding import Forwarder
-from memplane_gateway.queries import refuse_unknown
+from memplane_gateway.lists import LIST_ROUTES
 
 SINGLE_BODY_BYTES: Final = 256 * 1024
 BATCH_BODY_BYTES: Final = 48 * 1024 * 1024
@@ -49,16 +49,6 @@ IfMatch = Annotated[
         description="An `ETag` you were given: the memory is changed only if it still is at that version, "
         "otherwise the answer is 412.",
     ),
-]
-EntityQuery = Annotated[
-    str | None, QueryParameter(min_length=1, max_length=256, description="Only memories with exactly this value.")
-]
-LabelQuery = Annotated[
-    str | None, QueryParameter(min_length=1, max_length=128, description="Only memories with exactly this value.")
-]
-Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="Most memories in one answer.")]
-Cursor = Annotated[
-    str | None, QueryParameter(min_length=1, max_length=1024, description="`next_cursor` of the answer before.")
 ]
 
 
@@ -153,51 +143,8 @@ async def search_memories(
 
     Needs the scope `memories:read`.
     """
-    check_filter(data.filters)
+    parse_filter(data.filters)
     return await forwarder.forward(request, "memories:read", path="/v1/memories/search", repeatable=True)
-
-
-@get(
-    "/v1/memories",
-    operation_id="listMemories",
-    summary="List memories",
-    tags=_TAGS,
-    responses={
-        200: answer(MemoryPage, "Newest first; `next_cursor` is null on the last page."),
-        **problems(401, 403, 422, 503, 504),
-    },
-)
-async def list_memories(
-    request: ServiceRequest,
-    forwarder: NamedDependency[Forwarder],
-    *,
-    user_id: EntityQuery = None,
-    agent_id: EntityQuery = None,
-    session_id: EntityQuery = None,
-    memory_type: LabelQuery = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> Response[bytes]:
-    """Page through all memories that match, exact to the end.
-
-    Needs the scope `memories:read`.
-    """
-    given: dict[str, str | int | None] = {
-        "user_id": user_id,
-        "agent_id": agent_id,
-        "session_id": session_id,
-        "memory_type": memory_type,
-        "limit": limit,
-        "cursor": cursor,
-    }
-    refuse_unknown(request, given)
-    return await forwarder.forward(
-        request,
-        "memories:read",
-        path="/v1/memories",
-        query={name: value for name, value in given.items() if value is not None},
-        repeatable=True,
-    )
 
 
 @get(
@@ -283,7 +230,7 @@ MEMORY_ROUTES: Final[Sequence[ControllerRouterHandler]] = (
     write_memory,
     write_memories,
     search_memories,
-    list_memories,
+    *LIST_ROUTES,
     get_memory,
     update_memory,
     delete_memory,

@@ -13,7 +13,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts import admin, memories
+from memplane_core.contracts import admin, lists, memories
 from memplane_core.web.problems import PROBLEM_MEDIA_TYPE, Problem
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway import examples
@@ -27,6 +27,7 @@ _BODIES: Final = (
     admin.TenantCreate,
     admin.TenantPage,
     admin.TenantView,
+    lists.ListRequest,
     memories.BatchWrite,
     memories.BatchWritten,
     memories.MemoryPage,

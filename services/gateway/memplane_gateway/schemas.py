@@ -6,6 +6,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from memplane_gateway import filter_schema
+
 Json = dict[str, Any]
 
 _ATTRIBUTE: Final = re.compile(r"^ {4}(?P<name>\w+): (?P<text>.+(?:\n {8,}.+)*)", re.MULTILINE)
@@ -15,8 +17,8 @@ _TIMES: Final = re.compile(r"\w+_at|now")
 def body_schemas(bodies: Iterable[type[msgspec.Struct]]) -> Json:
     """Component schemas of `bodies` and all they refer to, by name.
 
-    On top of what msgspec says of a type, the fields that its docstring explains get their explanation, and times
-    their format.
+    On top of what msgspec says of a type, the fields that its docstring explains get their explanation, times their
+    format, and filters their grammar.
     """
     _, found = msgspec.json.schema_components(tuple(bodies), ref_template="#/components/schemas/{name}")
     schemas = cast("dict[str, Json]", found)
@@ -25,7 +27,9 @@ def body_schemas(bodies: Iterable[type[msgspec.Struct]]) -> Json:
         for name, field in cast("dict[str, Json]", schema.get("properties", {})).items():
             if _TIMES.fullmatch(name):
                 _mark_time(field)
-    return schemas
+            if name == "filters":
+                schema["properties"][name] = {"allOf": [{"$ref": filter_schema.REFERENCE}], "default": {}}
+    return schemas | filter_schema.filter_schemas()
 
 
 def _explain(schema: Json) -> None:

@@ -7,12 +7,13 @@ from litestar import Response, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
-from memplane_core.contracts.checks import check_batch, check_filter, check_patch, check_write, text_faults
+from memplane_core.contracts.checks import check_batch, check_patch, check_write, text_faults
+from memplane_core.contracts.filters import query_filter
+from memplane_core.contracts.lists import ListRequest, Sort
 from memplane_core.contracts.memories import (
     BatchItem,
     BatchWrite,
     BatchWritten,
-    EntityFilter,
     MemoryPage,
     MemoryPatch,
     MemoryWrite,
@@ -21,12 +22,14 @@ from memplane_core.contracts.memories import (
     WrittenMemory,
 )
 from memplane_core.domain.errors import InvalidRequest, NotFound
+from memplane_core.domain.filters import Filter, parse_filter
 from memplane_core.domain.memory import Memory
-from memplane_core.storage import memories
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage import lists, memories
 from memplane_core.storage.idempotency import WriteOutcome
 from memplane_core.storage.session import Database
 from memplane_core.web.request import ServiceRequest
-from memplane_retrieval.cursors import cursor_of, last_of
+from memplane_retrieval.cursors import Cursors
 from memplane_retrieval.headers import etag_of, fingerprint_of, if_match_of
 from memplane_retrieval.patch import Patcher
 from memplane_retrieval.search import Searcher
@@ -101,7 +104,6 @@ async def search_memories(
     faults = text_faults(data.query, "/query", _QUERY_BYTES)
     if faults:
         raise InvalidRequest(f"/query: {faults[0].detail}", faults=faults)
-    check_filter(data.filters)
     return await searcher.search(principal, data)
 
 
@@ -114,18 +116,51 @@ async def list_memories(
     agent_id: FromQuery[str | None] = None,
     session_id: FromQuery[str | None] = None,
     memory_type: FromQuery[str | None] = None,
+    external_id: FromQuery[str | None] = None,
+    actor: FromQuery[str | None] = None,
+    source: FromQuery[str | None] = None,
+    scene: FromQuery[str | None] = None,
+    sort: FromQuery[Sort] = "-created_at",
     limit: PageSize = 100,
     cursor: FromQuery[str | None] = None,
 ) -> MemoryPage:
-    """Active memories, newest first."""
+    """Active memories whose fields have these values."""
     tenant = request.require("memories:read").tenant
-    where = EntityFilter(user_id=user_id, agent_id=agent_id, session_id=session_id, memory_type=memory_type)
-    check_filter(where, prefix="")
-    before = last_of(cursor)
+    where = query_filter(
+        {
+            "user_id": user_id,
+            "agent_id": agent_id,
+            "session_id": session_id,
+            "memory_type": memory_type,
+            "external_id": external_id,
+            "actor": actor,
+            "source": source,
+            "scene": scene,
+        }
+    )
+    page = ListRequest(sort=sort, limit=limit, cursor=cursor)
+    return await _page(tenant, database, where=where, page=page, pointer="cursor")
+
+
+@post("/v1/memories/list", status_code=200, request_max_body_size=SINGLE_BODY_BYTES)
+async def list_matching_memories(
+    request: ServiceRequest, data: JSONBody[ListRequest], database: NamedDependency[Database]
+) -> MemoryPage:
+    """Active memories that match a filter of any kind."""
+    tenant = request.require("memories:read").tenant
+    return await _page(tenant, database, where=parse_filter(data.filters), page=data, pointer="/cursor")
+
+
+async def _page(tenant: TenantId, database: Database, *, where: Filter, page: ListRequest, pointer: str) -> MemoryPage:
+    cursors = Cursors(where, page.sort)
+    order = lists.Order.of(page.sort)
+    after = cursors.place_of(page.cursor, pointer=pointer)
     async with database.tenant(tenant) as connection:
-        found = await memories.list_page(tenant, connection, where=where, before=before, limit=limit + 1)
-    page = found[:limit]
-    return MemoryPage(results=page, next_cursor=cursor_of(page[-1].id) if len(found) > limit else None)
+        # One more than asked for says whether there is a next page.
+        found = await lists.list_page(tenant, connection, where=where, order=order, after=after, limit=page.limit + 1)
+    results = found[: page.limit]
+    last = cursors.cursor_of(order.place_of(results[-1])) if len(found) > page.limit else None
+    return MemoryPage(results=results, next_cursor=last)
 
 
 @get("/v1/memories/{memory_id:uuid}")
@@ -168,6 +203,7 @@ ROUTES: Final = [
     write_batch,
     search_memories,
     list_memories,
+    list_matching_memories,
     get_memory,
     patch_memory,
     delete_memory,

@@ -44,12 +44,14 @@ class TestPassingOn:
 
     async def test_a_list_request_arrives_with_its_filters_encoded(self, door: Gateway) -> None:
         door.retrieval.respond = door.answering(200, b"{}")
-        query = {"user_id": "a&b=c/ü 退", "memory_type": "x", "limit": "7", "cursor": "c+d"}
+        query = {"user_id": "a&b=c/ü 退", "scene": "x", "sort": "-priority", "limit": "7", "cursor": "c+d"}
         assert (await door.client.get("/v1/memories", params=query, headers=await headers_of(door))).status_code == 200
         [received] = door.retrieval.received
         assert received.query == list(query.items())
 
-    @pytest.mark.parametrize("query", ["user=u1", "user_id=", "limit=0", "limit=1001", "user_id=a&user_id=b"])
+    @pytest.mark.parametrize(
+        "query", ["user=u1", "user_id=", "limit=0", "limit=1001", "user_id=a&user_id=b", "sort=content", "actor=a%00"]
+    )
     async def test_a_wrong_list_parameter_is_refused_here(self, door: Gateway, query: str) -> None:
         answer = await door.client.get(f"/v1/memories?{query}", headers=await headers_of(door))
         assert answer.status_code == 422

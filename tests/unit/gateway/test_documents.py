@@ -7,9 +7,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from memplane_core.contracts import admin, memories
+from memplane_core.contracts import admin, lists, memories
 from memplane_core.contracts.checks import check_batch, check_patch, check_write
 from memplane_core.domain.errors import MemplaneError
+from memplane_core.domain.filters import FIELDS, operators_of, parse_filter
 from memplane_gateway import examples
 from memplane_gateway.docs import problems_page
 from memplane_gateway.keys import KEY_ROUTES
@@ -55,6 +56,7 @@ class TestOpenApi:
             ("POST", "/v1/memories"),
             ("GET", "/v1/memories"),
             ("POST", "/v1/memories/batch"),
+            ("POST", "/v1/memories/list"),
             ("POST", "/v1/memories/search"),
             ("GET", "/v1/memories/{memory_id}"),
             ("PATCH", "/v1/memories/{memory_id}"),
@@ -92,8 +94,20 @@ class TestOpenApi:
             if "requestBody" in operation:
                 [name] = [ref.rpartition("/")[2] for ref in references(operation["requestBody"])]
                 assert schemas[name]["additionalProperties"] is False, name
-        assert schemas["EntityFilter"]["additionalProperties"] is False
+        assert schemas["Filter"]["additionalProperties"] is False
         assert schemas["Weights"]["additionalProperties"] is False
+
+    def test_filters_are_described_by_what_they_are_read_by(self, document: Json) -> None:
+        schemas = document["components"]["schemas"]
+        for request in ("SearchRequest", "ListRequest"):
+            assert list(references(schemas[request]["properties"]["filters"])) == ["#/components/schemas/Filter"]
+        filter_ = schemas["Filter"]
+        assert set(filter_["properties"]) == {*FIELDS, "AND", "OR", "NOT"}
+        [pattern] = filter_["patternProperties"]
+        assert re.search(pattern, "metadata.lang")
+        [scene] = references(filter_["properties"]["scene"])
+        asked = schemas[scene.rpartition("/")[2]]["anyOf"][-1]
+        assert tuple(asked["properties"]) == operators_of("tags")
 
     def test_limits_are_those_that_are_checked(self, document: Json) -> None:
         write = document["components"]["schemas"]["MemoryWrite"]["properties"]
@@ -137,7 +151,8 @@ class TestOpenApi:
         names = {p["name"] for _, _, operation in operations(document) for p in operation.get("parameters", [])}
         assert names == {
             "Idempotency-Key", "If-Match", "memory_id", "tenant_id", "key_id",
-            "user_id", "agent_id", "session_id", "memory_type", "limit", "cursor",
+            "user_id", "agent_id", "session_id", "memory_type", "external_id", "actor", "source", "scene",
+            "sort", "limit", "cursor",
         }  # fmt: skip
 
 
@@ -149,16 +164,18 @@ class TestExamples:
         check_write(read("writeMemory", memories.MemoryWrite))
         check_batch(read("writeMemories", memories.BatchWrite))
         check_patch(read("updateMemory", memories.MemoryPatch))
-        read("searchMemories", memories.SearchRequest)
+        parse_filter(read("searchMemories", memories.SearchRequest).filters)
+        parse_filter(read("listMatchingMemories", lists.ListRequest).filters)
         read("createTenant", admin.TenantCreate)
         read("createKey", admin.KeyCreate)
-        assert len(examples.REQUESTS) == 6
+        assert len(examples.REQUESTS) == 7
 
     def test_answer_examples_have_exactly_the_fields_of_answers(self) -> None:
         for name, status, type_ in (
             ("writeMemory", "201", memories.WrittenMemory),
             ("writeMemories", "200", memories.BatchWritten),
             ("searchMemories", "200", memories.SearchResponse),
+            ("listMatchingMemories", "200", memories.MemoryPage),
         ):
             example = examples.ANSWERS[name][status]
             read = msgspec.convert(example, type_)

@@ -6,7 +6,7 @@ from typing import cast
 import msgspec
 from msgspec import UNSET
 
-from memplane_core.contracts.memories import BatchWrite, EntityFilter, MemoryFields, MemoryPatch, MemoryWrite
+from memplane_core.contracts.memories import BatchWrite, MemoryFields, MemoryPatch, MemoryWrite
 from memplane_core.domain.errors import Fault, InvalidRequest
 from memplane_core.domain.memory import CONTENT_BYTES, ENTITY_BYTES, LABEL_BYTES, METADATA_BYTES, METADATA_DEPTH
 
@@ -40,16 +40,6 @@ def check_patch(patch: MemoryPatch) -> None:
     if all(getattr(patch, name) is UNSET for name in patch.__struct_fields__):
         raise InvalidRequest("the patch names no field", faults=[Fault("", "name at least one field to change")])
     _raise(_faults(patch, ""))
-
-
-def check_filter(where: EntityFilter, *, prefix: str = "/filters/") -> None:
-    """Raises InvalidRequest for a value that no memory can have; `prefix` goes before each field's name."""
-    faults: list[Fault] = []
-    for name in where.__struct_fields__:
-        value: object = getattr(where, name)
-        if isinstance(value, str):
-            faults += text_faults(value, f"{prefix}{name}", _BYTES[name])
-    _raise(faults)
 
 
 def text_faults(text: str, pointer: str, limit: int) -> list[Fault]:

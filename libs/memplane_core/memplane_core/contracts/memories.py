@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from memplane_core.contracts.filters import Filters
 from memplane_core.domain.memory import IndexState, Memory
 from memplane_core.domain.ranking import Origin, Preset, Weights
 
@@ -100,15 +101,6 @@ class BatchWritten(msgspec.Struct, kw_only=True):
     results: list[BatchItem]
 
 
-class EntityFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose memories, and of which type: all that are named must be equal."""
-
-    user_id: EntityId | None = None
-    agent_id: EntityId | None = None
-    session_id: EntityId | None = None
-    memory_type: Label | None = None
-
-
 Mode = Literal["hybrid", "dense", "lexical"]
 
 Degraded = Literal["dense", "lexical", "fresh", "index", "top_k", "rerank"]
@@ -120,7 +112,7 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A question to the memories.
 
     Attributes:
-        filters: What the memories found must match, as the filter grammar says; all of them when left out.
+        filters: What the memories found must match; all of them when left out.
         mode: `dense` by meaning alone, `lexical` by words alone, `hybrid` by both.
         weights: Of the parts of a score; not together with `preset`.
         preset: A ranking known by name: `dbgpt` adds similarity, recency and 0.15 x importance.
@@ -134,7 +126,7 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     query: Annotated[str, msgspec.Meta(min_length=1, max_length=8192, description="1 to 8,192 bytes of UTF-8")]
     top_k: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    filters: dict[str, Any] = {}
+    filters: Filters = {}
     mode: Mode = "hybrid"
     weights: Weights | None = None
     preset: Preset | None = None
@@ -199,7 +191,7 @@ class SearchResponse(msgspec.Struct, kw_only=True):
 
 
 class MemoryPage(msgspec.Struct, kw_only=True):
-    """Newest first; `next_cursor` is null on the last page."""
+    """In the order asked for; `next_cursor` is null on the last page."""
 
     results: list[MemoryView]
     next_cursor: str | None

@@ -1,12 +1,11 @@
 """Reading memories, and removing one for good."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
 
-from memplane_core.contracts.memories import EntityFilter
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.outbox import OR_AGAIN
@@ -156,37 +155,6 @@ def _revision(row: Row) -> Revision:
         dedup_key=row["dedup_key"],
         expired=row["expired"],
     )
-
-
-async def list_page(
-    tenant: TenantId, connection: Connection, *, where: EntityFilter, before: UUID | None, limit: int
-) -> list[Memory]:
-    """Active, living memories that `where` matches, newest id first, from below `before`."""
-    values: list[Any] = [tenant, limit]
-    conditions = "".join(conditions_of(where, values))
-    if before is not None:
-        values.append(before)
-        conditions += f" AND m.id < ${len(values)}"
-    rows = await connection.fetch(
-        f"""
-        SELECT {COLUMNS} FROM {SOURCE}
-        WHERE m.tenant_id = $1 AND m.state = 'active' AND {ALIVE}{conditions}
-        ORDER BY m.id DESC LIMIT $2
-        """,
-        *values,
-    )
-    return [memory_of(row) for row in rows]
-
-
-def conditions_of(where: EntityFilter, values: list[Any]) -> list[str]:
-    """SQL conditions on `m` for a filter, each with ` AND ` before it; its values are appended to `values`."""
-    conditions: list[str] = []
-    for name in where.__struct_fields__:
-        value: str | None = getattr(where, name)
-        if value is not None:
-            values.append(value)
-            conditions.append(f" AND m.{name} = ${len(values)}")
-    return conditions
 
 
 async def remove(tenant: TenantId, connection: Connection, memory_id: UUID) -> bool:

@@ -12,7 +12,6 @@ from rich.text import Text
 from memplane_core.contracts.memories import (
     BatchWrite,
     BatchWritten,
-    EntityFilter,
     FoundMemory,
     MemoryWrite,
     SearchRequest,
@@ -59,7 +58,7 @@ async def _load(api: Api, writes: Sequence[MemoryWrite], *, console: Console) ->
 
 def _request(conversation: Conversation, question: Question) -> SearchRequest:
     return SearchRequest(
-        query=question.text, top_k=_TOP, filters=EntityFilter(user_id=conversation.id), touch=False, explain=True
+        query=question.text, top_k=_TOP, filters={"user_id": conversation.id}, touch=False, explain=True
     )
 
 

@@ -75,14 +75,14 @@ class _Reader:
             at = f"{pointer}/{_escaped(key)}"
             match key:
                 case "AND":
-                    parts.append(And(self._groups(value, at, depth=depth)))
+                    parts.append(_joined(And, self._groups(value, at, depth=depth)))
                 case "OR":
-                    parts.append(Or(self._groups(value, at, depth=depth)))
+                    parts.append(_joined(Or, self._groups(value, at, depth=depth)))
                 case "NOT":
                     parts.append(Not(self.group(value, at, depth=depth + 1)))
                 case _:
                     parts += self._field(_field(key, at), value, at)
-        return parts[0] if len(parts) == 1 else And(tuple(parts))
+        return _joined(And, tuple(parts))
 
     def _groups(self, raw: object, pointer: str, *, depth: int) -> tuple[Filter, ...]:
         groups = _list(raw, pointer, of="filters")
@@ -136,7 +136,11 @@ def _one_of(field: Field, raw: list[Any], pointers: list[str]) -> Filter:
         parts.append(Condition(field, "contains_any" if field.kind == "tags" else "in", tuple(values)))
     if None in raw:
         parts.append(Not(Condition(field, "exists")))
-    return parts[0] if len(parts) == 1 else Or(tuple(parts))
+    return _joined(Or, tuple(parts))
+
+
+def _joined(by: type[And | Or], parts: tuple[Filter, ...]) -> Filter:
+    return parts[0] if len(parts) == 1 else by(parts)
 
 
 def _field(key: str, pointer: str) -> Field:

@@ -79,7 +79,7 @@ def _number(number: float, pointer: str) -> float:
 def _time(raw: str | float | datetime, pointer: str) -> datetime:
     try:
         moment = msgspec.convert(raw, datetime) if isinstance(raw, str) else raw
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):
         raise invalid(pointer, _WANTED["time"]) from None
     return to_utc(moment, pointer=pointer)
 
