@@ -11,6 +11,8 @@ from memplane_core.contracts.jobs import (
     QUEUE_MAINTENANCE,
     TASK_DRAIN,
     TASK_FOLD_ACCESS,
+    TASK_RETIRE,
+    TASK_RUN_JOB,
     TASK_SWEEP,
 )
 from memplane_core.settings import RedisSettings
@@ -38,6 +40,8 @@ def create_app(settings: RedisSettings) -> Celery:
             TASK_DRAIN: {"queue": QUEUE_INDEX},
             TASK_SWEEP: {"queue": QUEUE_MAINTENANCE},
             TASK_FOLD_ACCESS: {"queue": QUEUE_MAINTENANCE},
+            TASK_RUN_JOB: {"queue": QUEUE_MAINTENANCE},
+            TASK_RETIRE: {"queue": QUEUE_MAINTENANCE},
         },
         task_acks_late=True,
         worker_prefetch_multiplier=1,

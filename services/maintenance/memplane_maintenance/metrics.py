@@ -28,3 +28,12 @@ OUTBOX_OLDEST: Final = Gauge("memplane_maintenance_outbox_oldest_seconds", "Age 
 ACCESS_FOLDED: Final = Counter(
     "memplane_maintenance_access_folded_total", "Recalls taken from the access stream.", labelnames=("outcome",)
 )
+JOBS_ENDED: Final = Counter(
+    "memplane_maintenance_jobs_ended_total", "Runs of jobs, by how they ended.", labelnames=("kind", "state")
+)
+JOB_STEP_SECONDS: Final = Histogram(
+    "memplane_maintenance_job_step_seconds",
+    "Time that a step of a job took.",
+    labelnames=("kind",),
+    buckets=(0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60),
+)

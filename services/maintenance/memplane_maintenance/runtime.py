@@ -21,6 +21,8 @@ from memplane_core.storage.session import Database
 from memplane_core.vectors import MilvusIndex
 from memplane_maintenance.access import AccessFold
 from memplane_maintenance.drain import Drainer, DrainLimits
+from memplane_maintenance.jobs import JobRunner, all_jobs
+from memplane_maintenance.retirement import Retirement
 from memplane_maintenance.settings import MaintenanceSettings
 from memplane_maintenance.sweep import Sweep
 
@@ -59,6 +61,14 @@ class Parts:
             stopping=stopping,
             clear_kick=self._clear_kick,
         )
+        self.jobs = JobRunner(
+            database,
+            all_jobs(database, index, self.drainer.drain),
+            lease_s=worker.lease_s,
+            slice_s=worker.slice_s,
+            stopping=stopping,
+        )
+        self.retirement = Retirement(database, index, slice_s=worker.slice_s)
         self.sweep = Sweep(database, broker)
         self.access = AccessFold(database, cache)
 

@@ -1,4 +1,4 @@
-"""Finds what a lost kick left behind, throws away what is finished, and measures the outbox."""
+"""Finds what a lost message left behind, throws away what is finished, and measures the outbox."""
 
 import math
 import time
@@ -12,6 +12,8 @@ from redis.exceptions import RedisError
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage import backlog
+from memplane_core.storage.generations import tenants_to_retire
+from memplane_core.storage.jobs import DueJob, jobs_due
 from memplane_core.storage.session import Database
 from memplane_maintenance import metrics
 
@@ -27,14 +29,23 @@ _MEASURE_EVERY_S: Final = 15
 
 
 class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Tenants that have something due, the longest waiting first, and how many finished rows were deleted."""
+    """What there is to be done.
+
+    Attributes:
+        tenants: Those with outbox rows that are due, the longest waiting first.
+        jobs: That could go on and that nobody works on, likewise.
+        retiring: Tenants with a generation to drop.
+        trimmed: Finished rows that were deleted.
+    """
 
     tenants: list[TenantId]
+    jobs: list[DueJob]
+    retiring: list[TenantId]
     trimmed: int
 
 
 class Sweep:
-    """Looks across all tenants; sending the drains is the caller's.
+    """Looks across all tenants; asking for the work is the caller's.
 
     Args:
         database: Where the outbox is.
@@ -54,10 +65,12 @@ class Sweep:
         """
         async with self._database.system() as connection:
             tenants = await backlog.tenants_with_work(connection, limit=TENANTS_AT_ONCE)
+            jobs = await jobs_due(connection, limit=TENANTS_AT_ONCE)
+            retiring = await tenants_to_retire(connection, limit=TENANTS_AT_ONCE)
         if time.monotonic() - self._measured_at > _MEASURE_EVERY_S:
             await self.measure()
         trimmed = await self.trim() if await self._my_turn() else 0
-        return SweepReport(tenants=tenants, trimmed=trimmed)
+        return SweepReport(tenants=tenants, jobs=jobs, retiring=retiring, trimmed=trimmed)
 
     async def measure(self) -> backlog.Backlog:
         """Set the gauges of the outbox, and return what they show."""

@@ -12,6 +12,7 @@ from celery import signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from redis.asyncio import Redis
 
+from memplane_core.clients.job_sender import JobSender
 from memplane_core.clients.jobs import DrainSender, close_app, redis_client
 from memplane_core.contracts.jobs import QUEUE_INDEX, QUEUE_MAINTENANCE
 from memplane_core.observability.logs import configure_logs, get_logger
@@ -41,8 +42,8 @@ def run_worker(settings: MaintenanceSettings) -> int:
     except ValueError as error:
         raise _misconfigured(f"MaintenanceSettings: {error}") from error
     app = create_app(settings.redis)
-    sender = DrainSender(app, redis_client(settings.redis))
-    tasks.register(app, runtime, sender)
+    client = redis_client(settings.redis)
+    tasks.register(app, runtime, DrainSender(app, client), JobSender(app, client))
     consuming = Flag()
     _on(signals.setup_logging, _leave_logs_alone)
     _on(signals.worker_ready, consuming.set)

@@ -11,6 +11,12 @@ TASK_SWEEP: Final = "memplane.index.sweep"
 TASK_FOLD_ACCESS: Final = "memplane.access.fold"
 """No payload. Moves the access stream into `memory_usage`."""
 
+TASK_RUN_JOB: Final = "memplane.jobs.run"
+"""Payload: `tenant` and `job` (UUIDs as strings). Works on a job for a slice."""
+
+TASK_RETIRE: Final = "memplane.generations.retire"
+"""Payload: `tenant` (UUID as string). Drops the generations whose time is over."""
+
 QUEUE_INDEX: Final = "index"
 QUEUE_MAINTENANCE: Final = "maintenance"
 
@@ -19,3 +25,6 @@ ACCESS_STREAM: Final = "mp:access"
 
 KICK_PREFIX: Final = "mp:kick:"
 """Valkey key, one a tenant: a drain message is on its way."""
+
+SENT_PREFIX: Final = "mp:sent:"
+"""Valkey key, one a job or a tenant's retirement: a message about it is on its way."""

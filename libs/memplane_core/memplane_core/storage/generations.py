@@ -198,12 +198,12 @@ async def keep(tenant: TenantId, connection: Connection, number: int, *, for_s: 
     return bool(changed)
 
 
-async def give_up(tenant: TenantId, connection: Connection, number: int) -> None:
-    """Stop a generation that is being built: it is dropped. Call under `hold_writes`."""
+async def give_up(tenant: TenantId, connection: Connection, *, made_by: UUID) -> None:
+    """Stop the generation that a job is building, if it has begun one: it is dropped. Call under `hold_writes`."""
     await connection.execute(
-        "UPDATE generation SET life = 'dropping' WHERE tenant_id = $1 AND number = $2 AND life = 'building'",
+        "UPDATE generation SET life = 'dropping' WHERE tenant_id = $1 AND made_by = $2 AND life = 'building'",
         tenant,
-        number,
+        made_by,
     )
 
 

@@ -29,7 +29,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         checkpoint: How far its work has come, for its kind alone.
         done: Of `total`, in what its kind counts.
         total: None until it is known.
-        counts: What it did, by name.
+        result: What it did, in numbers, by name.
         error: Why it failed, or what holds it up just now.
         attempts: Tries in vain since it last got on.
         epoch: Of the lease under which it was last taken.
@@ -45,7 +45,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: dict[str, Any]
     done: int
     total: int | None
-    counts: dict[str, int]
+    result: dict[str, int]
     error: str | None
     attempts: int
     epoch: int
@@ -66,7 +66,7 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Mapping[str, Any]
     done: int
     total: int | None
-    counts: Mapping[str, int]
+    result: Mapping[str, int]
     pause_s: float = 0.0
     held_up_by: str | None = None
 
@@ -197,7 +197,7 @@ async def save_job(
     """
     row = await connection.fetchrow(
         f"""
-        UPDATE job SET checkpoint = $4, done = $5, total = $6, counts = $7, error = $8,
+        UPDATE job SET checkpoint = $4, done = $5, total = $6, result = $7, error = $8,
             attempts = CASE WHEN $8::text IS NULL THEN 0 ELSE attempts + 1 END,
             not_before = clock_timestamp() + make_interval(secs => greatest($9::float8,
                 CASE WHEN $8::text IS NULL THEN 0 ELSE least({LONGEST_PAUSE_S}, power(2, least(attempts, 16))) END))
@@ -210,7 +210,7 @@ async def save_job(
         dict(advance.checkpoint),
         advance.done,
         advance.total,
-        dict(advance.counts),
+        dict(advance.result),
         advance.held_up_by,
         advance.pause_s,
     )
@@ -224,13 +224,13 @@ async def end_job(
     *,
     epoch: int,
     state: Ending,
-    counts: Mapping[str, int],
+    result: Mapping[str, int],
     error: str | None = None,
 ) -> bool:
     """End it. False where it is no longer this epoch's, or has ended."""
     ended = await connection.fetchval(
         f"""
-        UPDATE job SET state = $4, counts = $5, error = $6, finished_at = clock_timestamp(),
+        UPDATE job SET state = $4, result = $5, error = $6, finished_at = clock_timestamp(),
             done = CASE WHEN $4 = 'done' THEN coalesce(total, done) ELSE done END
         WHERE tenant_id = $1 AND id = $2 AND epoch = $3 AND {_LIVING}
         RETURNING true
@@ -239,7 +239,7 @@ async def end_job(
         job_id,
         epoch,
         state,
-        dict(counts),
+        dict(result),
         error,
     )
     return bool(ended)

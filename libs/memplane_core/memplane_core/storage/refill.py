@@ -249,8 +249,8 @@ async def take_over_vectors(
     )
     await connection.execute(
         """
-        INSERT INTO chunk (tenant_id, generation, memory_id, rev, n, span_start, span_end, terms, embedding)
-        SELECT $1, $2, c.memory_id, c.rev, c.n, c.span_start, c.span_end, c.terms, c.embedding
+        INSERT INTO chunk (tenant_id, generation, memory_id, rev, n, span_start, span_end, embedding)
+        SELECT $1, $2, c.memory_id, c.rev, c.n, c.span_start, c.span_end, c.embedding
         FROM unnest($3::uuid[], $4::int[], $5::int[]) AS s(memory_id, rev, generation)
         JOIN chunk c ON c.tenant_id = $1 AND c.memory_id = s.memory_id AND c.rev = s.rev AND c.generation = s.generation
         """,

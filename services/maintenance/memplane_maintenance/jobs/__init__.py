@@ -1,0 +1,20 @@
+"""Jobs: one file a kind, all of them listed in `all_jobs`."""
+
+from collections.abc import Awaitable, Callable
+
+from memplane_core.domain.ports import VectorIndex
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.session import Database
+from memplane_maintenance.drain import DrainReport
+from memplane_maintenance.jobs.job import Job
+from memplane_maintenance.jobs.reindex import Reindex
+from memplane_maintenance.jobs.runner import JobRunner, RunReport
+
+__all__ = ["Job", "JobRunner", "RunReport", "all_jobs"]
+
+
+def all_jobs(
+    database: Database, index: VectorIndex, drain: Callable[[TenantId], Awaitable[DrainReport]]
+) -> dict[str, Job]:
+    """Every kind of job, by the name that requests use (`contracts.job_runs`)."""
+    return {"reindex": Reindex(database, index, drain)}
