@@ -7,6 +7,7 @@ import pytest
 from tests.integration.maintenance.reindexing import Reindexing, TwoModels, Worker
 
 from memplane_core.domain.errors import Conflict
+from memplane_core.domain.index import Generation
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.jobs import ask_cancel
 from memplane_core.storage.session import Database, is_contention
@@ -203,43 +204,34 @@ class TestBeforeItRuns:
             "absent",
         )
 
-    async def test_a_write_under_way_is_waited_for_and_is_not_lost(
-        self, reindexing: Reindexing, database: Database
+    async def test_a_write_under_way_is_waited_for_and_not_lost(self, reindexing: Reindexing) -> None:
+        desk = reindexing.desk
+        job_id = await reindexing.ask()
+        async with desk.transaction("under way"):
+            assert (await reindexing.slice(job_id)).ended is None
+            held_up = await reindexing.job(job_id)
+            assert (held_up.error, held_up.checkpoint) == ("others were in the way", {})
+        assert (await reindexing.finish(job_id)).state == "done"
+        await reindexing.settle()
+        assert len(await reindexing.held(2)) == 1
+
+    async def test_a_write_prepared_for_the_generation_before_is_undone_to_be_prepared_again(
+        self, reindexing: Reindexing
     ) -> None:
         desk = reindexing.desk
         job_id = await reindexing.ask()
-        written, commit = asyncio.Event(), asyncio.Event()
+        started, before = await desk.generation(), desk.generation
+        await reindexing.finish(job_id)
 
-        class Held(Database):
-            def __init__(self) -> None:
-                self.tenant = self._held  # pyright: ignore[reportAttributeAccessIssue]
+        async def stale() -> Generation:
+            return started
 
-            from contextlib import asynccontextmanager  # noqa: PLC0415
-
-            @asynccontextmanager
-            async def _held(self, tenant: TenantId):  # noqa: ANN202
-                async with database.tenant(tenant) as connection:
-                    yield connection
-                    written.set()
-                    await commit.wait()
-
-        slow = MemoryDesk(database, desk.tenant, reindexing.embedder)
-        generation = await slow.generation()
-        assert generation.number == 1
-        slow.database = Held()
-        commit.set()
-        commit.clear()
-
-        async def write() -> None:
-            commit_later = asyncio.get_running_loop().call_later(0.5, commit.set)
-            await slow.write("under way")
-            commit_later.cancel()
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(write())
-            await written.wait()
-            job = await reindexing.finish(job_id)
-        assert job.state == "done"
+        desk.generation = stale
+        with pytest.raises(Exception, match="another generation is active") as undone:
+            await desk.write("too late")
+        assert is_contention(undone.value)
+        desk.generation = before
+        await desk.write("in time")
         await reindexing.settle()
         assert len(await reindexing.held(2)) == 1
 
@@ -303,17 +295,17 @@ class TestGoingBack:
 
 class TestDeath:
     @pytest.mark.timeout(300)
-    async def test_at_every_moment_the_next_worker_goes_on_and_nothing_is_lost(
+    async def test_at_any_moment_the_next_worker_goes_on_and_nothing_is_lost(
         self, reindexing: Reindexing, database: Database
     ) -> None:
-        """Each round: a reindex whose worker dies one moment later than the last, writes, and one that goes on."""
+        """Each round: a reindex whose worker dies three moments later than the last, writes, and one that goes on."""
         desk = reindexing.desk
         index = reindexing.index
         assert isinstance(index, MortalIndex)
         kept = await desk.write("a", "b", "word " * 100)
         dies_at, models = 0, (("other", 32), ("hash", 64))
         while True:
-            dies_at += 1
+            dies_at += 3
             model, dim = models[dies_at % 2]
             job_id = await reindexing.ask(model=model, dim=dim)
             mortality = Mortality(dies_at)
@@ -335,7 +327,7 @@ class TestDeath:
             job = await reindexing.finish(job_id)
             assert job.state == "done", (dies_at, job)
             active = await reindexing.active()
-            assert (active.number, active.model) == (dies_at + 1, model)
+            assert (active.number, active.model) == (dies_at // 3 + 1, model)
             await reindexing.settle()
             assert await reindexing.held(active.number) == await desk.current_keys(active.number), dies_at
             await reindexing.end_grace()

@@ -1,5 +1,7 @@
 """Memories written by the real statements, without a service in front."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -11,12 +13,12 @@ from memplane_core.domain.chunking import FindableText, findable
 from memplane_core.domain.embedding import EmbedItem
 from memplane_core.domain.index import Generation, IndexKey
 from memplane_core.domain.memory import head_of
+from memplane_core.domain.ports import Embedder
 from memplane_core.domain.tenancy import SCOPES, Principal, TenantId
 from memplane_core.storage import memories, memory_writes
 from memplane_core.storage.generations import active_generation
 from memplane_core.storage.memory_writes import Change, NewMemory
 from memplane_core.storage.session import Database
-from memplane_core.testing.embedder import HashEmbedder
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +36,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryDesk:
     """Writes, edits and removes memories of one tenant, and knows what the index ought to hold of them."""
 
-    def __init__(self, database: Database, tenant: TenantId, embedder: HashEmbedder) -> None:
+    def __init__(self, database: Database, tenant: TenantId, embedder: Embedder) -> None:
         self.database = database
         self.tenant = tenant
         self._embedder = embedder
@@ -47,12 +49,18 @@ class MemoryDesk:
 
     async def write(self, *texts: str, embedded: bool = True, **fields: Any) -> list[UUID]:
         """Write one memory a text in one transaction; `embedded` is False where the embedder was away."""
+        async with self.transaction(*texts, embedded=embedded, **fields) as ids:
+            return ids
+
+    @asynccontextmanager
+    async def transaction(self, *texts: str, embedded: bool = True, **fields: Any) -> AsyncGenerator[list[UUID]]:
+        """Write as `write` does, and commit when the block ends."""
         new = [_new(text, fields) for text in texts]
         generation = await self.generation()
-        texts = {memory.id: await self._text(memory.content, memory, embedded and generation) for memory in new}
+        found_by = {memory.id: await self._text(memory.content, memory, embedded and generation) for memory in new}
         async with self.database.tenant(self.tenant) as connection:
-            await memory_writes.insert(self._principal, connection, new, generation=generation.number, texts=texts)
-        return [memory.id for memory in new]
+            await memory_writes.insert(self._principal, connection, new, generation=generation.number, texts=found_by)
+            yield [memory.id for memory in new]
 
     async def edit(self, memory_id: UUID, *, embedded: bool = True, **fields: Any) -> None:
         """Change fields of a memory that the index holds; it gets the next revision."""
