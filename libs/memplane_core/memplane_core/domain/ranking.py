@@ -4,7 +4,7 @@ The score is DESIGN section 6's: a weighted mean of *match* (likeness to the que
 *importance* and *priority*. *Relevance* is another number, absolute: the best of nonsense stays low.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
@@ -66,7 +66,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         terms: Packed, of its head and text (`domain.text.terms`).
         before: Those of the memory before it in its session; None where there is none.
         after: Those of the memory after it.
-        session: Equal for memories of one user, agent and session; None for one of no session.
+        session: The same number for memories of one user, agent and session; None for one of no session.
         actor: Who said or did it.
         question: Its text ends in a question mark.
         origin: Where it was found.
@@ -77,7 +77,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     terms: bytes
     before: bytes | None
     after: bytes | None
-    session: Hashable
+    session: int | None
     actor: str | None
     question: bool
     importance: float
@@ -242,7 +242,7 @@ def _actors(pool: Sequence[Candidate], query: str) -> Floats:
 
 
 def _sessions(pool: Sequence[Candidate], base: Floats) -> Floats:
-    members: dict[Hashable, list[int]] = {}
+    members: dict[int, list[int]] = {}
     for n, candidate in enumerate(pool):
         if candidate.session is not None:
             members.setdefault(candidate.session, []).append(n)

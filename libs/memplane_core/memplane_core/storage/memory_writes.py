@@ -77,9 +77,10 @@ WITH input AS (
         AS c(memory_id, rev, n, span_start, span_end, embedding)
     JOIN made ON made.id = c.memory_id
 ), words AS (
-    INSERT INTO memory_words (tenant_id, memory_id, terms, marks)
-    SELECT $1, memory_id, terms, marks::int4[]
-    FROM unnest($12::uuid[], $13::bytea[], $14::text[]) AS w(memory_id, terms, marks)
+    INSERT INTO memory_words (tenant_id, memory_id, terms, marks, session, occurred_at)
+    SELECT $1, memory_id, terms, marks::int4[], session, w.occurred_at
+    FROM unnest($12::uuid[], $13::bytea[], $14::text[], $15::int8[], $16::timestamptz[])
+        AS w(memory_id, terms, marks, session, occurred_at)
     JOIN made ON made.id = w.memory_id
 ), past AS (
     INSERT INTO history (tenant_id, memory_id, version, event, key_id, request_id, changes)
@@ -117,7 +118,7 @@ async def insert(
     """
     found_by = [(memory, texts[memory.id]) for memory in memories]
     chunks = chunk_columns(OwnedChunk(memory.id, 1, chunk) for memory, text in found_by for chunk in text.chunks)
-    words = word_columns(principal.tenant, (Words(memory.id, text.terms, _owner(memory)) for memory, text in found_by))
+    words = word_columns(principal.tenant, (_words(memory, text) for memory, text in found_by))
     rows = await connection.fetch(
         _INSERT,
         principal.tenant,
@@ -236,7 +237,7 @@ async def _reword(tenant: TenantId, connection: Connection, changes: Sequence[Ch
     """New words and chunks where the text is new; where only the owner is, the words are looked up under that one."""
     rewritten = [(change, change.text) for change in changes if change.text is not None]
     if rewritten:
-        words = [Words(change.after.id, text.terms, _owner(change.after)) for change, text in rewritten]
+        words = [_words(change.after, text) for change, text in rewritten]
         await replace_words(tenant, connection, words)
         await _replace_chunks(tenant, connection, [change for change, _ in rewritten], generation=generation)
     moved = [
@@ -246,6 +247,10 @@ async def _reword(tenant: TenantId, connection: Connection, changes: Sequence[Ch
     ]
     if moved:
         await move_words(tenant, connection, moved)
+
+
+def _words(memory: Memory | NewMemory, text: FindableText) -> Words:
+    return Words(memory.id, text.terms, _owner(memory), memory.occurred_at)
 
 
 def _owner(memory: Memory | NewMemory) -> Owner:

@@ -3,8 +3,6 @@
 from typing import Any, Final
 from uuid import UUID
 
-import msgspec
-
 from memplane_core.domain.filters import Filter
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.ranking import Candidate, Origin
@@ -13,30 +11,16 @@ from memplane_core.storage.filter_sql import conditions
 from memplane_core.storage.memories import ALIVE
 from memplane_core.storage.session import Connection, Row, pack_vector
 
-_ALIVE_NEIGHBOUR: Final = ALIVE.replace("m.", "p.")
-
-
-class Session(msgspec.Struct, frozen=True):
-    """What makes a session: the same words in another user's mouth are another one."""
-
-    user_id: str | None
-    agent_id: str | None
-    session_id: str
-
 
 def _neighbour(name: str, *, sign: str, order: str) -> str:
-    """SQL of the terms of the memory right before or after `m` in its session."""
+    """SQL of the terms of the memory right before or after `w` in its session."""
     return f"""
         LEFT JOIN LATERAL (
-            SELECT (SELECT w.terms FROM memory_words w WHERE w.tenant_id = $1 AND w.memory_id = p.id) AS terms
-            FROM memory p
-            WHERE p.tenant_id = $1 AND p.session_id = m.session_id
-              AND coalesce(p.user_id, '') = coalesce(m.user_id, '')
-              AND coalesce(p.agent_id, '') = coalesce(m.agent_id, '')
-              AND (p.occurred_at, p.id) {sign} (m.occurred_at, m.id)
-              AND p.state = 'active' AND {_ALIVE_NEIGHBOUR}
-            ORDER BY p.occurred_at {order}, p.id {order} LIMIT 1
-        ) {name} ON m.session_id IS NOT NULL
+            SELECT n.terms FROM memory_words n
+            WHERE n.tenant_id = $1 AND n.session = w.session
+              AND (n.occurred_at, n.memory_id) {sign} (w.occurred_at, w.memory_id)
+            ORDER BY n.occurred_at {order}, n.memory_id {order} LIMIT 1
+        ) {name} ON w.session IS NOT NULL
     """
 
 
@@ -69,12 +53,12 @@ async def read_pool(
     # The ids for both tables: from the join alone the planner takes to reading the whole of the tenant's usage.
     rows = await connection.fetch(
         f"""
-        SELECT m.id, m.importance, u.priority, u.last_accessed_at, m.actor, m.user_id, m.agent_id, m.session_id,
+        SELECT m.id, m.importance, u.priority, u.last_accessed_at, m.actor, w.session,
                right(rtrim(m.content), 1) IN ('?', '？') AS question,
                c.cosine, w.terms, b.terms AS before, a.terms AS after
         FROM memory m
         JOIN memory_usage u ON u.tenant_id = $1 AND u.memory_id = m.id AND u.memory_id = ANY($2::uuid[])
-        LEFT JOIN memory_words w ON w.tenant_id = $1 AND w.memory_id = m.id AND w.memory_id = ANY($2::uuid[])
+        LEFT JOIN memory_words w ON w.tenant_id = $1 AND w.memory_id = m.id
         LEFT JOIN LATERAL (
             SELECT max(-(embedding <#> $4::vector)) AS cosine FROM chunk
             WHERE tenant_id = $1 AND memory_id = m.id AND generation = $3
@@ -89,14 +73,13 @@ async def read_pool(
 
 
 def _candidate(row: Row, origin: Origin) -> Candidate:
-    session_id = row["session_id"]
     return Candidate(
         memory_id=row["id"],
         cosine=row["cosine"],
         terms=row["terms"] or b"",
         before=row["before"],
         after=row["after"],
-        session=None if session_id is None else Session(row["user_id"], row["agent_id"], session_id),
+        session=row["session"],
         actor=row["actor"],
         question=row["question"],
         importance=row["importance"],

@@ -1,6 +1,8 @@
 """Words in Postgres: what a memory's text is scored by, and the marks by which it is looked up."""
 
+import hashlib
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -11,7 +13,7 @@ from memplane_core.domain.tenancy import TenantId
 from memplane_core.domain.text import term
 from memplane_core.storage.session import Connection
 
-PER_WORD: Final = 1000
+PER_WORD: Final = 500
 """Most memories that one word nominates. A word that more of them have tells little, and is counted no further."""
 
 
@@ -24,11 +26,12 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Words(msgspec.Struct, frozen=True):
-    """One memory's words: its packed terms, and whose it is."""
+    """One memory's words: its packed terms, whose it is and when it happened."""
 
     memory_id: UUID
     terms: bytes
     owner: Owner
+    occurred_at: datetime
 
 
 def term_marks(tenant: TenantId, terms: bytes) -> list[int]:
@@ -45,23 +48,40 @@ def owner_marks(tenant: TenantId, owner: Owner) -> list[int]:
     return term_marks(tenant, b"".join(term(f"{kind} {name}") for kind, name in named if name is not None))
 
 
+def session_of(owner: Owner) -> int | None:
+    """One number for user, agent and session: the same words in another user's mouth are another session."""
+    if owner.session_id is None:
+        return None
+    named = "\x1f".join((owner.user_id or "", owner.agent_id or "", owner.session_id))
+    return int.from_bytes(hashlib.md5(named.encode(), usedforsecurity=False).digest()[:8], signed=True)
+
+
 def word_columns(tenant: TenantId, words: Iterable[Words]) -> tuple[list[object], ...]:
-    """Words by column: memory, packed terms, and marks as the text of an array."""
+    """Words by column: memory, packed terms, marks as the text of an array, session, and when it happened."""
     rows = [
-        (its.memory_id, its.terms, _array([*term_marks(tenant, its.terms), *owner_marks(tenant, its.owner)]))
+        (
+            its.memory_id,
+            its.terms,
+            _array([*term_marks(tenant, its.terms), *owner_marks(tenant, its.owner)]),
+            session_of(its.owner),
+            its.occurred_at,
+        )
         for its in words
     ]
-    return tuple([row[column] for row in rows] for column in range(3))
+    return tuple([row[column] for row in rows] for column in range(5))
 
 
 async def replace_words(tenant: TenantId, connection: Connection, words: Sequence[Words]) -> None:
     """Give memories other words."""
     await connection.execute(
         """
-        INSERT INTO memory_words (tenant_id, memory_id, terms, marks)
-        SELECT $1, memory_id, terms, marks::int4[]
-        FROM unnest($2::uuid[], $3::bytea[], $4::text[]) AS w(memory_id, terms, marks)
-        ON CONFLICT (tenant_id, memory_id) DO UPDATE SET terms = EXCLUDED.terms, marks = EXCLUDED.marks
+        INSERT INTO memory_words (tenant_id, memory_id, terms, marks, session, occurred_at)
+        SELECT $1, memory_id, terms, marks::int4[], session, occurred_at
+        FROM unnest($2::uuid[], $3::bytea[], $4::text[], $5::int8[], $6::timestamptz[])
+            AS w(memory_id, terms, marks, session, occurred_at)
+        ON CONFLICT (tenant_id, memory_id) DO UPDATE
+        SET terms = EXCLUDED.terms, marks = EXCLUDED.marks, session = EXCLUDED.session,
+            occurred_at = EXCLUDED.occurred_at
         """,
         tenant,
         *word_columns(tenant, words),
@@ -81,14 +101,16 @@ async def move_words(tenant: TenantId, connection: Connection, moved: Sequence[M
     await connection.execute(
         """
         UPDATE memory_words w
-        SET marks = ARRAY(SELECT unnest(w.marks) EXCEPT SELECT unnest(m.before::int4[])) || m.after::int4[]
-        FROM unnest($2::uuid[], $3::text[], $4::text[]) AS m(memory_id, before, after)
+        SET marks = ARRAY(SELECT unnest(w.marks) EXCEPT SELECT unnest(m.before::int4[])) || m.after::int4[],
+            session = m.session
+        FROM unnest($2::uuid[], $3::text[], $4::text[], $5::int8[]) AS m(memory_id, before, after, session)
         WHERE w.tenant_id = $1 AND w.memory_id = m.memory_id
         """,
         tenant,
         [its.memory_id for its in moved],
         [_array(owner_marks(tenant, its.before)) for its in moved],
         [_array(owner_marks(tenant, its.after)) for its in moved],
+        [session_of(its.after) for its in moved],
     )
 
 

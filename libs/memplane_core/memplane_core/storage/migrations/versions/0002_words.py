@@ -1,4 +1,4 @@
-"""Words beside chunks: one row a memory, whatever its generations; and sessions in the order things happened."""
+"""Words beside chunks: one row an active memory, whatever its generations, and its place in its session."""
 
 from alembic import context, op
 
@@ -9,13 +9,15 @@ _PARTITIONS = 64
 _CURRENT = "NULLIF(current_setting('memplane.tenant', true), '')::uuid"
 
 # terms: packed, in order, repeats kept: what is scored. marks: distinct terms and owners, mixed with the tenant's id:
-# what is looked up (storage/words.py).
+# what is looked up. session: of user, agent and session together (storage/words.py).
 _TABLE = """
     CREATE TABLE memory_words (
         tenant_id uuid NOT NULL,
         memory_id uuid NOT NULL,
         terms bytea NOT NULL,
         marks int4[] NOT NULL,
+        session int8,
+        occurred_at timestamptz NOT NULL,
         PRIMARY KEY (tenant_id, memory_id)
     ) PARTITION BY HASH (tenant_id)
 """
@@ -39,19 +41,23 @@ _MARK = _NUMBER + " # " + _NUMBER.format("tenant_id::text")
 
 _FILL = f"""
     WITH words AS (
-        SELECT m.tenant_id, m.id, m.user_id, m.agent_id, m.session_id,
+        SELECT m.tenant_id, m.id, m.user_id, m.agent_id, m.session_id, m.occurred_at,
                ARRAY(SELECT token FROM chunk c, unnest(c.tokens) WITH ORDINALITY AS t(token, place)
                      WHERE c.tenant_id = m.tenant_id AND c.memory_id = m.id AND c.generation = t0.active_generation
                      ORDER BY c.n, place) AS tokens
-        FROM memory m JOIN tenant t0 ON t0.id = m.tenant_id
+        FROM memory m JOIN tenant t0 ON t0.id = m.tenant_id WHERE m.state = 'active'
     )
-    INSERT INTO memory_words (tenant_id, memory_id, terms, marks)
+    INSERT INTO memory_words (tenant_id, memory_id, terms, marks, session, occurred_at)
     SELECT tenant_id, id,
            (SELECT coalesce(string_agg({_FIRST.format("token")}, ''::bytea ORDER BY place), ''::bytea)
             FROM unnest(tokens) WITH ORDINALITY AS t(token, place)),
            ARRAY(SELECT DISTINCT {_MARK.format("token")}
                  FROM unnest(tokens || ARRAY['user ' || user_id, 'agent ' || agent_id, 'session ' || session_id])
-                 AS t(token) WHERE token IS NOT NULL)
+                 AS t(token) WHERE token IS NOT NULL),
+           CASE WHEN session_id IS NOT NULL THEN
+               ('x' || left(md5(concat_ws(chr(31), coalesce(user_id, ''), coalesce(agent_id, ''), session_id)), 16))
+               ::bit(64)::int8 END,
+           occurred_at
     FROM words
 """
 
@@ -110,11 +116,9 @@ def upgrade() -> None:
     signature = "nominate_by_words(uuid, int4[], int4[], int, int)"
     op.execute(f"REVOKE ALL ON FUNCTION {signature} FROM PUBLIC")
     op.execute(f"GRANT EXECUTE ON FUNCTION {signature} TO {role}")
-    # A session is a user's and an agent's; ids are never empty, so that "" stands for none.
     op.execute(
-        "CREATE INDEX memory_timeline ON memory"
-        " (tenant_id, session_id, (coalesce(user_id, '')), (coalesce(agent_id, '')), occurred_at, id)"
-        " WHERE session_id IS NOT NULL"
+        "CREATE INDEX memory_words_session ON memory_words (tenant_id, session, occurred_at, memory_id)"
+        " WHERE session IS NOT NULL"
     )
 
 
