@@ -164,8 +164,7 @@ class Nominator:
         return asyncio.create_task(self._near(query, vector, where, limit=limit))
 
     async def _near(self, query: Query, vector: FloatArray, where: IndexFilter, *, limit: int) -> list[UUID]:
-        hits = await self._index.search(query.tenant, query.generation, vector, limit=limit, where=where)
-        return [hit.key.memory_id for hit in hits]
+        return await self._index.search(query.tenant, query.generation, vector, limit=limit, where=where)
 
     async def _fresh(self, query: Query, connection: Connection, *, limit: int, known: IndexAnswer | None) -> Fresh:
         since = None if known is None else known.at

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from memplane_core.domain.index import NEVER, Generation, IndexFilter, IndexKey, IndexRow
+from memplane_core.domain.index import NEVER, Generation, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.backlog import has_due_work, pending_of
 from memplane_core.storage.session import Database, pack_vector
@@ -52,11 +52,7 @@ def drainer(database: Database, index: RecordingIndex, embedder: HashEmbedder) -
 
 async def stored(desk: MemoryDesk, index: MemoryIndex) -> set[IndexKey]:
     """All keys that the index holds."""
-    anything = np.ones(64, np.float32)
-    hits = await index.search(
-        desk.tenant, await desk.generation(), anything, limit=16_384, where=IndexFilter(alive_at=-1)
-    )
-    return {hit.key for hit in hits}
+    return set((await index.keys_after(desk.tenant, await desk.generation(), limit=16_383)).keys)
 
 
 class TestUpserts:

@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
 from memplane_core.domain.embedding import EmbedItem, Lane
-from memplane_core.domain.index import Generation, IndexFilter, IndexKey, IndexRow
+from memplane_core.domain.index import Generation, IndexKey, IndexRow
 from memplane_core.domain.ports import EmbeddedText
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import MilvusSettings
@@ -35,11 +34,7 @@ LIMITS = DrainLimits()
 
 async def stored(desk: MemoryDesk, index: MemoryIndex) -> set[IndexKey]:
     """All keys that the index holds."""
-    anything = np.ones(64, np.float32)
-    hits = await index.search(
-        desk.tenant, await desk.generation(), anything, limit=16_384, where=IndexFilter(alive_at=-1)
-    )
-    return {hit.key for hit in hits}
+    return set((await index.keys_after(desk.tenant, await desk.generation(), limit=16_383)).keys)
 
 
 async def settle(desk: MemoryDesk, drainer: Drainer) -> None:

@@ -117,7 +117,7 @@ async def test_the_other_index_types_work(
         lambda: index.search(tenant, generation, vectors[3], limit=20, where=ANY), lambda hits: len(hits) == 20
     )
     assert len(hits) == 20
-    assert hits[0].key.memory_id.int == 3
+    assert hits[0].int == 3
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
 """Rows go in and come out as they are, on Lite and on a server: filters are exact whatever the strings are."""
 
 import random
+from itertools import pairwise
+from uuid import UUID
 
+import msgspec
 import pytest
 
 from memplane_core.domain.errors import IndexUnavailable
@@ -53,9 +56,9 @@ TORTURE = [
 ]
 
 
-async def found(index: MilvusIndex, generation: Generation, where: IndexFilter, *, limit: int = 1000) -> set[IndexKey]:
+async def found(index: MilvusIndex, generation: Generation, where: IndexFilter, *, limit: int = 1000) -> set[UUID]:
     vector = unit_vectors(1, generation.dim, seed=99)[0]
-    return {hit.key for hit in await index.search(generation.tenant, generation, vector, limit=limit, where=where)}
+    return set(await index.search(generation.tenant, generation, vector, limit=limit, where=where))
 
 
 async def fill(index: MilvusIndex, generation: Generation, rows: list[IndexRow]) -> None:
@@ -63,8 +66,8 @@ async def fill(index: MilvusIndex, generation: Generation, rows: list[IndexRow])
     await index.ensure(generation.tenant, generation)
     await index.upsert(generation.tenant, generation, rows)
     everything = IndexFilter(alive_at=-(2**62))
-    keys = {row.key for row in rows}
-    assert await eventually(lambda: found(index, generation, everything), lambda seen: seen == keys) == keys
+    ids = {row.key.memory_id for row in rows}
+    assert await eventually(lambda: found(index, generation, everything), lambda seen: seen == ids) == ids
 
 
 async def test_each_odd_string_selects_exactly_its_own_row(index: MilvusIndex, generation: Generation) -> None:
@@ -75,12 +78,13 @@ async def test_each_odd_string_selects_exactly_its_own_row(index: MilvusIndex, g
     ]
     await fill(index, generation, rows)
     for n, text in enumerate(TORTURE):
-        mine = {rows[n].key}
+        mine = {rows[n].key.memory_id}
         assert await found(index, generation, IndexFilter(alive_at=0, user_id=(text,))) == mine, text
         assert await found(index, generation, IndexFilter(alive_at=0, agent_id=(TORTURE[-n],))) == mine, text
         several = IndexFilter(alive_at=0, session_id=(text, "nobody"), memory_type=(text, "nothing"))
         assert await found(index, generation, several) == mine, text
-    assert await found(index, generation, IndexFilter(alive_at=0, user_id=tuple(TORTURE))) == {r.key for r in rows}
+    everyone = IndexFilter(alive_at=0, user_id=tuple(TORTURE))
+    assert await found(index, generation, everyone) == {row.key.memory_id for row in rows}
     assert await found(index, generation, IndexFilter(alive_at=0, user_id=())) == set()
 
 
@@ -95,16 +99,31 @@ async def test_a_replaced_row_is_found_by_its_new_values_alone_and_a_deleted_one
     await index.delete(tenant, generation, [rows[1].key, IndexKey(changed.key.memory_id, 7, 7)])
 
     after = IndexFilter(alive_at=0, user_id=("after",))
-    assert await eventually(lambda: found(index, generation, after), bool) == {changed.key}
+    assert await eventually(lambda: found(index, generation, after), bool) == {changed.key.memory_id}
     before = IndexFilter(alive_at=0, user_id=("before",))
-    assert await eventually(lambda: found(index, generation, before), lambda it: len(it) == 1) == {rows[2].key}
-    assert await found(index, generation, IndexFilter(alive_at=0, session_id=("kept out",))) == {rows[2].key}
+    assert await eventually(lambda: found(index, generation, before), lambda it: len(it) == 1) == {
+        rows[2].key.memory_id
+    }
+    assert await found(index, generation, IndexFilter(alive_at=0, session_id=("kept out",))) == {rows[2].key.memory_id}
     best = await index.search(tenant, generation, vectors[3], limit=1, where=after)
-    assert [hit.key for hit in best] == [changed.key]
-    assert 1.0 - 1e-5 < best[0].cosine <= 1.0
+    assert best == [changed.key.memory_id]
     assert await index.count(tenant, generation) == 2
     keys = [row.key for row in rows]
     assert await index.keys_present(tenant, generation, keys) == {keys[0], keys[2]}
+
+
+async def test_a_memory_is_found_once_for_each_of_its_chunks(index: MilvusIndex, generation: Generation) -> None:
+    vectors = unit_vectors(3, generation.dim)
+    short, long = index_row(1, vectors[0]), index_row(2, vectors[1])
+    other = msgspec.structs.replace(long, key=IndexKey(long.key.memory_id, 1, 1), vector=vectors[2])
+    await fill(index, generation, [short, long, other])
+
+    async def search() -> list[UUID]:
+        return await index.search(generation.tenant, generation, vectors[2], limit=5, where=IndexFilter(alive_at=0))
+
+    hits = await eventually(search, lambda hits: len(hits) == 3)
+    assert sorted(hits) == [UUID(int=1), UUID(int=2), UUID(int=2)]
+    assert hits[0] == UUID(int=2)
 
 
 async def test_nothing_is_wrong_about_a_collection_that_is_absent(index: MilvusIndex, generation: Generation) -> None:
@@ -159,8 +178,8 @@ async def test_random_rows_and_filters_agree_with_the_index_in_memory(
         )
         expected = await exact.search(tenant, generation, vectors[200 + n], limit=500, where=where)
         actual = await index.search(tenant, generation, vectors[200 + n], limit=500, where=where)
-        cosines = {hit.key: hit.cosine for hit in expected}
-        assert {hit.key: pytest.approx(hit.cosine, abs=1e-5) for hit in actual} == cosines, where
-        assert [hit.cosine for hit in actual] == sorted((hit.cosine for hit in actual), reverse=True)
+        assert set(actual) == set(expected), where
+        cosines = [float(vectors[memory.int] @ vectors[200 + n]) for memory in actual]
+        assert all(better > worse - 1e-5 for better, worse in pairwise(cosines))
         sizes.add(len(expected))
     assert len(sizes) > 10  # the filters were neither all empty nor all trivial

@@ -4,6 +4,7 @@ from uuid import uuid4
 
 import pytest
 
+from memplane_core.domain.collections import CollectionName
 from memplane_core.domain.errors import IndexUnavailable
 from memplane_core.domain.index import Generation, IndexFilter
 from memplane_core.domain.ports import VectorIndex
@@ -29,9 +30,34 @@ async def test_nearest_rows_come_first(generation: Generation) -> None:
     await index.ensure(generation.tenant, generation)
     await index.upsert(generation.tenant, generation, [index_row(n, vectors[n]) for n in range(30)])
     hits = await index.search(generation.tenant, generation, vectors[7], limit=5, where=ANY)
-    assert hits[0].key.memory_id.int == 7
-    cosines = sorted((float(vector @ vectors[7]) for vector in vectors), reverse=True)
-    assert [hit.cosine for hit in hits] == pytest.approx(cosines[:5])
+    best = sorted(range(30), key=lambda n: float(vectors[n] @ vectors[7]), reverse=True)
+    assert best[0] == 7
+    assert [memory.int for memory in hits] == best[:5]
+
+
+async def test_a_released_collection_fails_one_search_and_is_loaded_then(generation: Generation) -> None:
+    index, tenant, row = MemoryIndex(), generation.tenant, index_row(1, unit_vectors(1, 4)[0])
+    await index.ensure(tenant, generation)
+    await index.upsert(tenant, generation, [row])
+    name = CollectionName(tenant, generation.number)
+    assert await index.loaded() == await index.collections() == [name]
+    await index.release(tenant, generation)
+    assert (await index.loaded(), await index.collections()) == ([], [name])
+    with pytest.raises(IndexUnavailable):
+        await index.search(tenant, generation, row.vector, limit=1, where=ANY)
+    assert await index.search(tenant, generation, row.vector, limit=1, where=ANY) == [row.key.memory_id]
+    assert await index.loaded() == [name]
+
+
+async def test_keys_come_in_pages(generation: Generation) -> None:
+    index, tenant, vectors = MemoryIndex(), generation.tenant, unit_vectors(5, 4)
+    await index.ensure(tenant, generation)
+    await index.upsert(tenant, generation, [index_row(n, vectors[n]) for n in range(5)])
+    first = await index.keys_after(tenant, generation, limit=3)
+    assert [key.memory_id.int for key in first.keys] == [0, 1, 2]
+    assert first.until
+    second = await index.keys_after(tenant, generation, first.until, limit=3)
+    assert ([key.memory_id.int for key in second.keys], second.until) == ([3, 4], None)
 
 
 async def test_an_absent_collection_cannot_be_searched_and_is_empty(generation: Generation) -> None:

@@ -88,10 +88,3 @@ class IndexFilter(msgspec.Struct, frozen=True, kw_only=True):
     memory_type: tuple[str, ...] | None = None
     occurred_from: int | None = None
     occurred_to: int | None = None
-
-
-class IndexHit(msgspec.Struct, frozen=True):
-    """A chunk found, with the cosine of its vector and the query's, -1..1."""
-
-    key: IndexKey
-    cosine: float

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from typing import Protocol
+from uuid import UUID
 
 import msgspec
 
+from memplane_core.domain.collections import CollectionName, KeyPage
 from memplane_core.domain.embedding import EmbedItem, Lane, ModelProfile, ModelProfiles, Window
-from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexHit, IndexKey, IndexRow
+from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
 
 
@@ -86,8 +88,11 @@ class VectorIndex(Protocol):
 
     async def search(
         self, tenant: TenantId, generation: Generation, vector: FloatArray, *, limit: int, where: IndexFilter
-    ) -> list[IndexHit]:
-        """The `limit` (1..16,384) nearest chunks by cosine, best first, at bounded staleness."""
+    ) -> list[UUID]:
+        """The memory of each of the `limit` (1..16,384) nearest chunks by cosine, best first, at bounded staleness.
+
+        A memory comes as often as it has chunks among them; fewer than `limit` were found if it gives fewer.
+        """
         ...
 
     async def keys_present(
@@ -100,8 +105,33 @@ class VectorIndex(Protocol):
         """Rows stored, at strong consistency; 0 where the collection is absent."""
         ...
 
-    async def drop(self, tenant: TenantId, generation: Generation) -> None:
+    async def keys_after(
+        self, tenant: TenantId, generation: Generation | CollectionName, after: str = "", *, limit: int
+    ) -> KeyPage:
+        """All keys that follow `after` in the order of their texts, up to some key: at most `limit` (1..16,383).
+
+        Read at strong consistency, page after page from `""` on. A row that is there from the first page to the last
+        is in exactly one of them, whatever happens to others meanwhile. An absent collection has no keys.
+        """
+        ...
+
+    async def drop(self, tenant: TenantId, generation: Generation | CollectionName) -> None:
         """Remove the collection; an absent one is no error."""
+        ...
+
+    async def release(self, tenant: TenantId, generation: Generation | CollectionName) -> None:
+        """Take the collection out of the server's memory; an absent one is no error.
+
+        The next search raises IndexUnavailable and has it loaded; writing loads it too.
+        """
+        ...
+
+    async def collections(self) -> list[CollectionName]:
+        """All collections there are, those of tenants and generations that are gone too."""
+        ...
+
+    async def loaded(self) -> list[CollectionName]:
+        """Those that take up the server's memory."""
         ...
 
     async def ping(self) -> None:

@@ -3,11 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 import numpy as np
 
+from memplane_core.domain.collections import CollectionName, KeyPage
 from memplane_core.domain.errors import IndexUnavailable
-from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexHit, IndexKey, IndexRow
+from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
 
 
@@ -53,6 +55,7 @@ class MemoryIndex:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._collections: dict[str, _Collection] = {}
+        self._released: set[str] = set()
         self.down = False
         self.visible_after = 0.0
         self.batch_rows = 500
@@ -62,6 +65,7 @@ class MemoryIndex:
         """Make the collection if absent. Raises IndexUnavailable if it is there with another dimension."""
         self._check(tenant, generation)
         collection = self._collections.setdefault(generation.collection, _Collection(generation.dim))
+        self._released.discard(generation.collection)
         if collection.dim != generation.dim:
             raise IndexUnavailable(f"{generation.collection!r} holds vectors of dimension {collection.dim}")
 
@@ -85,18 +89,21 @@ class MemoryIndex:
 
     async def search(
         self, tenant: TenantId, generation: Generation, vector: FloatArray, *, limit: int, where: IndexFilter
-    ) -> list[IndexHit]:
-        """The nearest rows that were there `visible_after` seconds ago, exactly."""
+    ) -> list[UUID]:
+        """The memories of the nearest rows that were there `visible_after` seconds ago, exactly."""
         if not 1 <= limit <= 16_384:
             raise ValueError(f"limit {limit!r} is not within 1..16384")
         collection = self._present(tenant, generation)
+        if generation.collection in self._released:
+            self._released.discard(generation.collection)
+            raise IndexUnavailable("the collection is not loaded yet", retry_after=1)
         rows = [row for row in collection.rows(self._clock() - self.visible_after).values() if _passes(row, where)]
         if not rows:
             return []
         matrix = np.stack([row.vector for row in rows]).astype(np.float32)
         cosines = (matrix @ vector) / (np.linalg.norm(matrix, axis=1) * np.linalg.norm(vector))
         best = [int(place) for place in np.argsort(-cosines, kind="stable")[:limit]]
-        return [IndexHit(rows[place].key, max(-1.0, min(1.0, float(cosines[place])))) for place in best]
+        return [rows[place].key.memory_id for place in best]
 
     async def keys_present(
         self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]
@@ -108,10 +115,35 @@ class MemoryIndex:
         """Rows stored now."""
         return len(self._rows(tenant, generation))
 
-    async def drop(self, tenant: TenantId, generation: Generation) -> None:
+    async def keys_after(
+        self, tenant: TenantId, generation: Generation | CollectionName, after: str = "", *, limit: int
+    ) -> KeyPage:
+        """The keys stored now that follow `after`."""
+        if limit < 1:
+            raise ValueError(f"limit {limit!r} is below 1")
+        texts = sorted(text for key in self._rows(tenant, generation) if (text := str(key)) > after)
+        page = texts[:limit]
+        return KeyPage(keys=list(map(IndexKey.parse, page)), until=page[-1] if len(texts) > limit else None)
+
+    async def drop(self, tenant: TenantId, generation: Generation | CollectionName) -> None:
         """Remove the collection."""
         self._check(tenant, generation)
         self._collections.pop(generation.collection, None)
+        self._released.discard(generation.collection)
+
+    async def release(self, tenant: TenantId, generation: Generation | CollectionName) -> None:
+        """Let the next search fail, and be the last that does."""
+        self._check(tenant, generation)
+        self._released.add(generation.collection)
+
+    async def collections(self) -> list[CollectionName]:
+        """All collections."""
+        await self.ping()
+        return sorted(name for text in self._collections if (name := CollectionName.parse(text)))
+
+    async def loaded(self) -> list[CollectionName]:
+        """Those that are not released."""
+        return [name for name in await self.collections() if name.collection not in self._released]
 
     async def ping(self) -> None:
         """Raises IndexUnavailable while `down`."""
@@ -121,7 +153,7 @@ class MemoryIndex:
     async def close(self) -> None:
         """Do nothing."""
 
-    def _rows(self, tenant: TenantId, generation: Generation) -> dict[IndexKey, IndexRow]:
+    def _rows(self, tenant: TenantId, generation: Generation | CollectionName) -> dict[IndexKey, IndexRow]:
         self._check(tenant, generation)
         collection = self._collections.get(generation.collection)
         return collection.rows(self._clock()) if collection else {}
@@ -133,7 +165,7 @@ class MemoryIndex:
             raise IndexUnavailable("the collection does not exist yet", retry_after=1)
         return collection
 
-    def _check(self, tenant: TenantId, generation: Generation) -> None:
+    def _check(self, tenant: TenantId, generation: Generation | CollectionName) -> None:
         if generation.tenant != tenant:
             raise ValueError(f"generation {generation.number} belongs to tenant {generation.tenant}, not to {tenant}")
         if self.down:

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 from pymilvus import AsyncMilvusClient, MilvusClient
@@ -14,6 +14,7 @@ from memplane_core.domain.index import FloatArray
 from memplane_core.settings import MilvusSettings
 from memplane_core.vectors import schema
 from memplane_core.vectors.faults import CollectionAbsent, translated
+from memplane_core.vectors.searching import found_keys, search_request
 
 T = TypeVar("T")
 
@@ -38,13 +39,6 @@ _CHANNEL: Final = {
 LoadState = Literal["absent", "released", "loading", "loaded"]
 
 
-class Neighbour(NamedTuple):
-    """A row found: its key as text, and its cosine."""
-
-    key: str
-    cosine: float
-
-
 class Connection:
     """One event loop's connection. Its channel reconnects by itself when a call finds the server gone.
 
@@ -53,9 +47,11 @@ class Connection:
     schema.
     """
 
-    def __init__(self, client: AsyncMilvusClient, timeout_s: float) -> None:
+    def __init__(self, client: AsyncMilvusClient, settings: MilvusSettings) -> None:
         self._client: Any = client  # it is typed in part only, and wrongly where it matters
-        self._timeout_s = timeout_s
+        self._timeout_s = settings.timeout_s
+        self._metadata = (("dbname", settings.database),)
+        self._search: Any = None
 
     async def version(self) -> str:
         """What the server calls itself."""
@@ -74,21 +70,14 @@ class Connection:
 
     async def search(
         self, collection: str, vector: FloatArray, *, expression: str, limit: int, params: dict[str, object]
-    ) -> Sequence[Neighbour]:
-        """The nearest rows, best first, at bounded staleness."""
+    ) -> list[str]:
+        """Keys of the nearest rows, best first, at bounded staleness."""
+        request = search_request(collection, vector, expression=expression, limit=limit, params=params)
         async with self._call("searching"):
-            answer = await self._client.search(
-                collection,
-                data=[vector],
-                filter=expression,
-                limit=limit,
-                output_fields=[schema.KEY],  # without any, Lite returns the vectors
-                search_params=params,
-                anns_field=schema.VECTOR,
-                consistency_level="Bounded",
-                timeout=self._timeout_s,
-            )
-        return [Neighbour(*pair) for pair in zip(answer[0].ids, answer[0].distances, strict=True)]
+            if self._search is None:
+                handler = await self._client._get_connection()
+                self._search = handler._async_stub.Search
+            return found_keys(await self._search(request, timeout=self._timeout_s, metadata=self._metadata))
 
     async def keys(self, collection: str, expression: str) -> list[str]:
         """Keys of the rows that the expression selects, at strong consistency."""
@@ -203,7 +192,7 @@ class MilvusClients:
 
     async def _connect(self) -> Connection:
         client = AsyncMilvusClient(**_options(self._settings))
-        connection = Connection(client, self._settings.timeout_s)
+        connection = Connection(client, self._settings)
         try:
             version = await connection.version()
         except BaseException:

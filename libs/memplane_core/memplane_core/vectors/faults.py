@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import grpc
+import grpc.aio
 from pymilvus import MilvusException
 
 from memplane_core.domain.errors import IndexUnavailable
@@ -43,7 +44,7 @@ def translated(doing: str) -> Generator[None]:
     except MilvusException as error:
         raise _from_milvus(doing, error) from error
     except grpc.RpcError as error:
-        status = error.code() if isinstance(error, grpc.Call) else None
+        status = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
         name = status.name if isinstance(status, grpc.StatusCode) else "an unknown status"
         raise IndexUnavailable(f"{doing}: the vector index ended the call with {name}", retry_after=1) from error
     except TimeoutError as error:

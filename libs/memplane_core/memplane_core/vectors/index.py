@@ -2,9 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, TypeVar
+from uuid import UUID
 
 from memplane_core.domain.collections import CollectionName, KeyPage, Uses
-from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexHit, IndexKey, IndexRow
+from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import MilvusSettings
 from memplane_core.vectors import schema
@@ -103,8 +104,8 @@ class MilvusIndex:
 
     async def search(
         self, tenant: TenantId, generation: Generation, vector: FloatArray, *, limit: int, where: IndexFilter
-    ) -> list[IndexHit]:
-        """The nearest chunks by cosine, best first, at bounded staleness: one call to the server.
+    ) -> list[UUID]:
+        """The memory of each of the nearest chunks by cosine, best first, at bounded staleness: one call to the server.
 
         Raises:
             CollectionAbsent: `ensure` has to come first.
@@ -135,7 +136,7 @@ class MilvusIndex:
         except CollectionNotLoaded:
             self._collections.load_soon(generation)
             raise
-        return [IndexHit(IndexKey.parse(key), max(-1.0, min(1.0, cosine))) for key, cosine in found]
+        return [UUID(key[:32]) for key in found]
 
     async def keys_present(
         self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]
