@@ -18,6 +18,8 @@ from memplane_core.web.app import ServiceApp, build_app
 from memplane_gateway.auth import DoorAuth, KeyDirectory
 from memplane_gateway.docs import docs_routes
 from memplane_gateway.forwarding import Forwarder
+from memplane_gateway.generations import GENERATION_ROUTES
+from memplane_gateway.jobs import JOB_ROUTES
 from memplane_gateway.keys import KEY_ROUTES
 from memplane_gateway.memories import MEMORY_ROUTES
 from memplane_gateway.openapi import describe
@@ -98,7 +100,7 @@ def create_app(settings: GatewaySettings | None = None) -> ServiceApp:
     settings = settings or GatewaySettings.load()
     parts = Parts(settings)
     dependencies = _dependencies(parts)
-    routes = [*MEMORY_ROUTES, *SYSTEM_ROUTES, *TENANT_ROUTES, *KEY_ROUTES]
+    routes = [*MEMORY_ROUTES, *JOB_ROUTES, *SYSTEM_ROUTES, *TENANT_ROUTES, *KEY_ROUTES, *GENERATION_ROUTES]
     if settings.gateway.docs:
         routes += docs_routes(describe(routes, dependencies=list(dependencies)))
     return build_app(

@@ -70,6 +70,9 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
         "limit": 50,
     },
     "updateMemory": {"importance": 0.9, "pinned": True},
+    "startJob": {"kind": "reindex", "model": "multilingual-e5-small"},
+    "startTenantJob": {"kind": "reindex", "model": "multilingual-e5-small"},
+    "activateGeneration": {"grace_s": 604800},
     "createTenant": {"name": "acme"},
     "createKey": {"name": "app", "scopes": ["memories:read", "memories:write"]},
 }

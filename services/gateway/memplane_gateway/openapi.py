@@ -13,7 +13,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts import admin, lists, memories
+from memplane_core.contracts import admin, job_runs, lists, memories
 from memplane_core.web.problems import PROBLEM_MEDIA_TYPE, Problem
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway import examples
@@ -27,6 +27,11 @@ _BODIES: Final = (
     admin.TenantCreate,
     admin.TenantPage,
     admin.TenantView,
+    job_runs.Activation,
+    job_runs.GenerationList,
+    job_runs.JobPage,
+    job_runs.JobView,
+    job_runs.ReindexStart,
     lists.ListRequest,
     memories.BatchWrite,
     memories.BatchWritten,
@@ -55,8 +60,12 @@ _CONFIG: Final = OpenAPIConfig(
     use_handler_docstrings=True,
     tags=[
         Tag("Memories", description="Write, recall and keep up memories."),
+        Tag("Jobs", description="Work in the background."),
         Tag("System", description="About the service and your key."),
-        Tag("Administration", description="Tenants and their keys, for whoever operates the installation."),
+        Tag(
+            "Administration",
+            description="Tenants, their keys, jobs and collections, for whoever operates the installation.",
+        ),
     ],
     components=Components(
         security_schemes={
@@ -74,6 +83,7 @@ _REPLAYED: Final[Json] = {
     "description": "`true` where this is the answer to an earlier request with the same `Idempotency-Key`.",
     "schema": {"type": "string", "enum": ["true"]},
 }
+_LOCATION: Final[Json] = {"description": "Path of the job.", "schema": {"type": "string"}}
 _RETRY_AFTER: Final[Json] = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
 _ONE_MEMORY: Final = frozenset(("Memory", "WrittenMemory"))
 _PUBLIC: Final = frozenset(("getVersion",))
@@ -150,10 +160,12 @@ def _set_answers(operation: Json) -> None:
             continue
         headers: Json = {}
         schema = content.get("application/json", {}).get("schema", {})
-        if str(schema.get("$ref", "")).rpartition("/")[2] in _ONE_MEMORY:
+        if _ref(schema) in _ONE_MEMORY:
             headers["ETag"] = _ETAG
         if replays and int(status) < 400:
             headers["Idempotency-Replayed"] = _REPLAYED
+        if status == "202" and _ref(schema) == "JobView" and not operation["operationId"].startswith("cancel"):
+            headers["Location"] = _LOCATION
         if status == "503":
             headers["Retry-After"] = _RETRY_AFTER
         if headers:
@@ -161,6 +173,11 @@ def _set_answers(operation: Json) -> None:
         else:
             found.pop("headers", None)
     operation["responses"] = dict(sorted(answers.items()))
+
+
+def _ref(schema: Json) -> str:
+    """Name of the schema that is referred to."""
+    return str(schema.get("$ref", "")).rpartition("/")[2]
 
 
 def _set_examples(operation: Json) -> None:

@@ -59,6 +59,13 @@ PROBLEMS: Final[tuple[Explained, ...]] = (
         "Wait a moment and repeat it: the answer will be that of the first.",
     ),
     Explained(
+        "model_mismatch",
+        409,
+        "The tenant's model makes vectors of another length by now than those stored. Writes are kept, and searches by "
+        "meaning have to wait.",
+        "Whoever runs this installation: memplane reindex --tenant NAME, which embeds the tenant's memories anew.",
+    ),
+    Explained(
         "precondition_failed",
         412,
         "If-Match names another version than the one stored: somebody changed the memory in between.",

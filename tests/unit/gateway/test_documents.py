@@ -7,12 +7,14 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from memplane_core.contracts import admin, lists, memories
+from memplane_core.contracts import admin, job_runs, lists, memories
 from memplane_core.contracts.checks import check_batch, check_patch, check_write
 from memplane_core.domain.errors import MemplaneError
 from memplane_core.domain.filters import FIELDS, operators_of, parse_filter
 from memplane_gateway import examples
 from memplane_gateway.docs import problems_page
+from memplane_gateway.generations import GENERATION_ROUTES
+from memplane_gateway.jobs import JOB_ROUTES
 from memplane_gateway.keys import KEY_ROUTES
 from memplane_gateway.memories import MEMORY_ROUTES
 from memplane_gateway.openapi import describe
@@ -27,7 +29,7 @@ DEPENDENCIES = ("database", "directory", "embedder", "forwarder", "index_default
 
 @pytest.fixture(scope="module")
 def document() -> Json:
-    routes = [*MEMORY_ROUTES, *SYSTEM_ROUTES, *TENANT_ROUTES, *KEY_ROUTES]
+    routes = [*MEMORY_ROUTES, *JOB_ROUTES, *SYSTEM_ROUTES, *TENANT_ROUTES, *KEY_ROUTES, *GENERATION_ROUTES]
     return cast("Json", msgspec.json.decode(describe(routes, dependencies=DEPENDENCIES)))
 
 
@@ -69,6 +71,16 @@ class TestOpenApi:
             ("POST", "/admin/v1/tenants/{tenant_id}/keys"),
             ("GET", "/admin/v1/tenants/{tenant_id}/keys"),
             ("DELETE", "/admin/v1/tenants/{tenant_id}/keys/{key_id}"),
+            ("POST", "/v1/jobs"),
+            ("GET", "/v1/jobs"),
+            ("GET", "/v1/jobs/{job_id}"),
+            ("POST", "/v1/jobs/{job_id}/cancel"),
+            ("POST", "/admin/v1/tenants/{tenant_id}/jobs"),
+            ("GET", "/admin/v1/tenants/{tenant_id}/jobs"),
+            ("GET", "/admin/v1/tenants/{tenant_id}/jobs/{job_id}"),
+            ("POST", "/admin/v1/tenants/{tenant_id}/jobs/{job_id}/cancel"),
+            ("GET", "/admin/v1/tenants/{tenant_id}/generations"),
+            ("POST", "/admin/v1/tenants/{tenant_id}/generations/{number}/activate"),
         }
 
     def test_operations_have_unique_ids_tags_and_summaries(self, document: Json) -> None:
@@ -152,7 +164,7 @@ class TestOpenApi:
         assert names == {
             "Idempotency-Key", "If-Match", "memory_id", "tenant_id", "key_id",
             "user_id", "agent_id", "session_id", "memory_type", "external_id", "actor", "source", "scene",
-            "sort", "limit", "cursor",
+            "sort", "limit", "cursor", "job_id", "kind", "number",
         }  # fmt: skip
 
 
@@ -168,7 +180,10 @@ class TestExamples:
         parse_filter(read("listMatchingMemories", lists.ListRequest).filters)
         read("createTenant", admin.TenantCreate)
         read("createKey", admin.KeyCreate)
-        assert len(examples.REQUESTS) == 7
+        read("startJob", job_runs.ReindexStart)
+        read("startTenantJob", job_runs.ReindexStart)
+        read("activateGeneration", job_runs.Activation)
+        assert len(examples.REQUESTS) == 10
 
     def test_answer_examples_have_exactly_the_fields_of_answers(self) -> None:
         for name, status, type_ in (

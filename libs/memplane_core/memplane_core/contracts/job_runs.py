@@ -1,22 +1,18 @@
 """Bodies of the job routes, and what each kind of job keeps of them."""
 
 from datetime import datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 import msgspec
 
-from memplane_core.domain.errors import invalid
-
-IndexType = Literal["HNSW", "IVF_FLAT", "AUTOINDEX"]
+from memplane_core.domain.indexing import IndexType
 
 WEEK_S: Final = 7 * 24 * 3600
 YEAR_S: Final = 365 * 24 * 3600
 
 
-class ReindexStart(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="reindex"
-):
+class ReindexStart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make a new collection from Postgres and let it answer searches once it is complete; nothing stops meanwhile.
 
     Attributes:
@@ -29,6 +25,7 @@ class ReindexStart(
         dry_run: Only tell what would be done.
     """
 
+    kind: Literal["reindex"]
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
     index_type: IndexType | None = None
     index_params: dict[str, int] | None = None
@@ -39,7 +36,7 @@ class ReindexStart(
 
 
 JobStart = ReindexStart
-"""One body a kind, told apart by `kind`."""
+"""The body that starts a job. Of several kinds it becomes a union, tagged by `kind`."""
 
 
 class ReindexParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +48,7 @@ class ReindexParams(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     dim: int
-    index_type: IndexType
+    index_type: str
     index_params: dict[str, int]
     reembed: bool
     to_generation: int | None
@@ -86,7 +83,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["queued", "running", "done", "failed", "cancelled"]
     dry_run: bool
     cancel_asked: bool
-    params: dict[str, object]
+    params: dict[str, Any]
     progress: Progress
     result: dict[str, int]
     error: str | None
@@ -149,29 +146,3 @@ class Activation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     grace_s: Annotated[int, msgspec.Meta(ge=10, le=YEAR_S)] = WEEK_S
-
-
-_TAKEN: Final[dict[IndexType, dict[str, range]]] = {
-    "HNSW": {"M": range(2, 2049), "efConstruction": range(8, 4097)},
-    "IVF_FLAT": {"nlist": range(1, 65_537), "nprobe": range(1, 65_537)},
-    "AUTOINDEX": {},
-}
-
-INDEX_PARAMS: Final[dict[IndexType, dict[str, int]]] = {
-    "HNSW": {"M": 16, "efConstruction": 200},
-    "IVF_FLAT": {"nlist": 128, "nprobe": 16},
-    "AUTOINDEX": {},
-}
-"""What an index of each type is built with where nobody says anything else."""
-
-
-def check_index_params(index_type: IndexType, params: dict[str, int]) -> None:
-    """Raise InvalidRequest for a parameter that an index of this type does not take, or not in that size."""
-    taken = _TAKEN[index_type]
-    for name, value in params.items():
-        pointer = "/index_params/" + name.replace("~", "~0").replace("/", "~1")
-        if name not in taken:
-            there_are = ", ".join(taken) or "none"
-            raise invalid(pointer, f"is no parameter of {index_type}; there are: {there_are}")
-        if value not in taken[name]:
-            raise invalid(pointer, f"must be from {taken[name].start} to {taken[name].stop - 1}")

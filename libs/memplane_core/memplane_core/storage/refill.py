@@ -164,19 +164,23 @@ async def waiting(tenant: TenantId, connection: Connection, *, generation: int) 
     return Waiting(**{name: row[name] for name in Waiting.__struct_fields__})
 
 
-async def count_pending(tenant: TenantId, connection: Connection, *, generation: int) -> int:
-    """Revisions that the index has not been told of in one generation, counted up to 100,000."""
-    return int(
-        await connection.fetchval(
-            f"""
-            SELECT count(*) FROM (
-                SELECT 1 FROM outbox WHERE tenant_id = $1 AND generation = $2 AND op = 'upsert'
-                    AND done_at IS NULL AND failed_at IS NULL LIMIT {_COUNTED}) p
-            """,
-            tenant,
-            generation,
-        )
+class ChunkCount(msgspec.Struct, frozen=True):
+    """Chunks of one generation in Postgres, and those of them that have vectors."""
+
+    chunks: int
+    embedded: int
+
+
+async def count_chunks(tenant: TenantId, connection: Connection) -> dict[int, ChunkCount]:
+    """How many chunks there are of each generation; it looks at every one of the tenant's."""
+    rows = await connection.fetch(
+        """
+        SELECT generation, count(*) AS chunks, count(embedding) AS embedded FROM chunk
+        WHERE tenant_id = $1 GROUP BY generation
+        """,
+        tenant,
     )
+    return {row["generation"]: ChunkCount(row["chunks"], row["embedded"]) for row in rows}
 
 
 async def expected_page(
