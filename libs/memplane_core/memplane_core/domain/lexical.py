@@ -1,0 +1,133 @@
+"""Likeness by words: BM25 over a pool of texts that are given as packed terms."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from memplane_core.domain.text import TERM_BYTES, terms
+
+Floats = npt.NDArray[np.float64]
+Terms = npt.NDArray[np.uint32]
+
+K1: Final = 0.9
+B: Final = 0.4
+"""BM25's saturation and length normalisation (Robertson and Zaragoza 2009); on short texts both hardly matter."""
+
+RARITY: Final = 1.6
+"""Exponent of a word's inverse document frequency: above 1, what is rare in the pool counts more than in plain BM25."""
+
+EXPECTED_WORDS: Final = 8
+EXPECTED_SHARE: Final = 0.2
+"""The pool's best counts in full from this share of the most that the query's eight rarest words could give. Below it,
+few words are shared at all (say, between two languages), and the best of them proves little."""
+
+_ASKING: Final = (
+    "who what when where which why how do does did has have had can could would should may might i you he she her him "
+    "his my me your our we us them been being am were so about from"
+)
+_TELLING_WHEN: Final = (
+    "yesterday last ago next week weekend month year "
+    "昨天 前天 明天 后天 今早 今晚 昨晚 上周 下周 本周 周末 上月 下月 上个 下个 去年 今年 明年 前年 年前 天前 周前 月前"
+)
+
+
+def unpacked(packed: bytes) -> Terms:
+    """Packed terms as numbers."""
+    return np.frombuffer(packed, dtype="<u4")
+
+
+def _vocabulary(words: str) -> Terms:
+    return np.unique(unpacked(b"".join(terms(word) for word in words.split())))
+
+
+ASKING: Final = _vocabulary(_ASKING)
+"""Words that make a question and say nothing of its answer: they do not count in a query that has others."""
+
+TELLING_WHEN: Final = _vocabulary(_TELLING_WHEN)
+"""Words by which a text says when something happened, in both languages; dates and months are in every head."""
+
+
+class Likeness(msgspec.Struct, frozen=True, kw_only=True):
+    """How a pool fares by words, arrays in the pool's order.
+
+    Attributes:
+        own: BM25 of each text over `scale`: 1 for the best, less where even the best shares little.
+        before: The same of the text before it; may pass 1.
+        after: The same of the text after it.
+        share: What part of the query's words a text has, each weighed by its rarity; 0..1.
+        lengths: Terms of each text.
+        tells_when: 1 where a text says when something happened, else 0.
+    """
+
+    own: Floats
+    before: Floats
+    after: Floats
+    share: Floats
+    lengths: Floats
+    tells_when: Floats
+
+
+def likeness(query: bytes, texts: Sequence[bytes], before: Sequence[bytes], after: Sequence[bytes]) -> Likeness:
+    """Score texts and their neighbours against a query.
+
+    Document frequencies and the mean length are those of `texts`: in a pool of likely answers they tell words apart
+    better than a whole tenant's do, and there is no table of them to keep.
+
+    Args:
+        query: Its packed terms; empty where words do not count.
+        texts: Packed terms of each text, at least one text.
+        before: Those of the text before each; empty where there is none.
+        after: Those of the text after each.
+    """
+    count = len(texts)
+    everything = [*texts, *before, *after]
+    lengths = np.array([len(text) for text in everything]) // TERM_BYTES
+    words = _query_words(query)
+    counts, tells_when = _counted(everything, lengths, words, count)
+    own_lengths = lengths[:count].astype(np.float64)
+    if words.size == 0:
+        none = np.zeros(count)
+        return Likeness(own=none, before=none, after=none, share=none, lengths=own_lengths, tells_when=tells_when)
+    frequency = (counts[:count] > 0).sum(axis=0)
+    weight = np.log1p((count - frequency + 0.5) / (frequency + 0.5)) ** RARITY
+    norm = K1 * (1 - B + B * lengths / max(1.0, own_lengths.mean()))
+    scores = (counts * ((K1 + 1) / (counts + norm[:, None]))) @ weight
+    most = (K1 + 1) * float(np.sort(weight)[-EXPECTED_WORDS:].sum())
+    scores /= max(float(scores[:count].max()), EXPECTED_SHARE * most)
+    return Likeness(
+        own=scores[:count],
+        before=scores[count : 2 * count],
+        after=scores[2 * count :],
+        share=np.minimum(1.0, (counts[:count] > 0) @ weight / weight.sum()),
+        lengths=own_lengths,
+        tells_when=tells_when,
+    )
+
+
+def _query_words(query: bytes) -> Terms:
+    words = np.unique(unpacked(query))
+    telling = words[~np.isin(words, ASKING)]
+    return telling if telling.size else words
+
+
+def _counted(texts: Sequence[bytes], lengths: npt.NDArray[np.int64], words: Terms, count: int) -> tuple[Floats, Floats]:
+    """How often each text has each word, shape (texts, words); and which of the first `count` tell when."""
+    everything = unpacked(b"".join(texts))
+    sought = np.zeros(1 << 16, dtype=bool)  # most terms are none of those sought: they fall out by half of their bits
+    sought[words & 0xFFFF] = True
+    sought[TELLING_WHEN & 0xFFFF] = True
+    at = np.flatnonzero(sought[everything & 0xFFFF])
+    found = everything[at]
+    owner = np.searchsorted(np.cumsum(lengths), at, side="right")
+    tells_when = np.zeros(count)
+    telling = owner[np.isin(found, TELLING_WHEN)]
+    tells_when[telling[telling < count]] = 1.0
+    counts = np.zeros(len(texts) * words.size)
+    if words.size:
+        place = np.minimum(np.searchsorted(words, found), words.size - 1)
+        hit = words[place] == found
+        counts = np.bincount(owner[hit] * words.size + place[hit], minlength=counts.size).astype(np.float64)
+    return counts.reshape(len(texts), words.size), tells_when
