@@ -8,6 +8,7 @@ import httpx2
 import msgspec
 
 from memplane_core.contracts.admin import KeyCreate, KeyCreated, KeyPage, KeyView, TenantCreate, TenantPage, TenantView
+from memplane_core.contracts.job_runs import GenerationList, GenerationView, JobStart, JobView
 from memplane_core.domain.tenancy import Scope
 
 Answer = TypeVar("Answer")
@@ -79,7 +80,7 @@ class Api:
 
 
 class AdminApi(Api):
-    """Tenants and keys. Every method raises ApiError."""
+    """Tenants, their keys, jobs and generations. Every method raises ApiError."""
 
     async def create_tenant(self, name: str) -> TenantView:
         """Make a tenant."""
@@ -119,6 +120,18 @@ class AdminApi(Api):
     async def revoke_key(self, tenant: UUID, key_id: str) -> None:
         """Make a key invalid for good."""
         await self.delete(f"/admin/v1/tenants/{tenant}/keys/{key_id}")
+
+    async def start_job(self, tenant: UUID, start: JobStart) -> JobView:
+        """Have something done for a tenant in the background."""
+        return await self.post(f"/admin/v1/tenants/{tenant}/jobs", start, JobView)
+
+    async def job(self, tenant: UUID, job_id: UUID) -> JobView:
+        """A run as it is now."""
+        return await self.get(f"/admin/v1/tenants/{tenant}/jobs/{job_id}", JobView)
+
+    async def generations(self, tenant: UUID) -> list[GenerationView]:
+        """A tenant's collections, the oldest first."""
+        return (await self.get(f"/admin/v1/tenants/{tenant}/generations", GenerationList)).results
 
 
 class _Problem(msgspec.Struct):

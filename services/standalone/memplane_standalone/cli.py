@@ -11,6 +11,7 @@ from rich.console import Console
 
 from memplane_standalone.admin import ApiError
 from memplane_standalone.cli_admin import keys, tenants
+from memplane_standalone.cli_index import generations, rebuild_index, reindex
 from memplane_standalone.demo.command import demo
 from memplane_standalone.home import DEFAULT_HOME, HomeError
 from memplane_standalone.platform import Options
@@ -25,6 +26,9 @@ app = App(
 )
 app.command(tenants)
 app.command(keys)
+app.command(generations)
+app.command(reindex)
+app.command(rebuild_index)
 app.command(demo)
 models = App(name="models", help="The embedding models that travel with Memplane.")
 app.command(models)

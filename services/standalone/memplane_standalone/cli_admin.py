@@ -64,14 +64,14 @@ def create_tenant(name: str, *, target: Target = _HERE) -> None:
     name
         Unique among tenants.
     """
-    made = _run(target, lambda admin: admin.create_tenant(name))
+    made = run(target, lambda admin: admin.create_tenant(name))
     _show_tenants([made], target)
 
 
 @tenants.command(name="list")
 def list_tenants(*, target: Target = _HERE) -> None:
     """List all tenants."""
-    _show_tenants(_run(target, lambda admin: admin.tenants()), target)
+    _show_tenants(run(target, lambda admin: admin.tenants()), target)
 
 
 @keys.command(name="create")
@@ -98,7 +98,7 @@ def create_key(
         found = await admin.find_tenant(tenant)
         return await admin.create_key(found.id, name=name, scopes=list(scope))
 
-    _show_keys([_run(target, work)], target)
+    _show_keys([run(target, work)], target)
 
 
 @keys.command(name="list")
@@ -114,7 +114,7 @@ def list_keys(tenant: str, *, target: Target = _HERE) -> None:
     async def work(admin: AdminApi) -> list[KeyView]:
         return await admin.keys((await admin.find_tenant(tenant)).id)
 
-    _show_keys(_run(target, work), target)
+    _show_keys(run(target, work), target)
 
 
 @keys.command(name="revoke")
@@ -132,12 +132,14 @@ def revoke_key(tenant: str, key_id: str, *, target: Target = _HERE) -> None:
     async def work(admin: AdminApi) -> None:
         await admin.revoke_key((await admin.find_tenant(tenant)).id, key_id)
 
-    _run(target, work)
+    run(target, work)
     if not target.json:
         print(f"revoked {key_id}")
 
 
-def _run(target: Target, work: Callable[[AdminApi], Awaitable[Answer]]) -> Answer:
+def run(target: Target, work: Callable[[AdminApi], Awaitable[Answer]]) -> Answer:
+    """Do `work` with a client of the platform. Raises ApiError."""
+
     async def inside() -> Answer:
         async with target.admin() as admin:
             return await work(admin)
@@ -147,7 +149,7 @@ def _run(target: Target, work: Callable[[AdminApi], Awaitable[Answer]]) -> Answe
 
 def _show_tenants(found: Sequence[TenantView], target: Target) -> None:
     if target.json:
-        _show_json(found)
+        show_json(found)
         return
     table = Table("id", "name", "made")
     for tenant in found:
@@ -157,7 +159,7 @@ def _show_tenants(found: Sequence[TenantView], target: Target) -> None:
 
 def _show_keys(found: Sequence[KeyView], target: Target) -> None:
     if target.json:
-        _show_json(found)
+        show_json(found)
         return
     table = Table("id", "name", "scopes", "made", "state")
     for key in found:
@@ -169,5 +171,6 @@ def _show_keys(found: Sequence[KeyView], target: Target) -> None:
             print(f"key (shown once): {secret}")
 
 
-def _show_json(found: Sequence[msgspec.Struct]) -> None:
+def show_json(found: Sequence[msgspec.Struct]) -> None:
+    """Print what was found for a program to read."""
     print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())

@@ -109,12 +109,16 @@ class Stack:
 
     def make_tenant(self, name: str) -> StackTenant:
         """A new tenant, made through the admin routes."""
-        with httpx2.Client(
-            base_url=self.gateways[0].url, headers={"Authorization": f"Bearer {self._admin_key}"}, timeout=30
-        ) as admin:
+        with self.admin() as admin:
             tenant = admin.post("/admin/v1/tenants", json={"name": name}).raise_for_status().json()["id"]
             key = admin.post(f"/admin/v1/tenants/{tenant}/keys", json={"name": "test", "scopes": sorted(SCOPES)})
         return StackTenant(tenant, key.raise_for_status().json()["key"])
+
+    def admin(self) -> httpx2.Client:
+        """A client with the admin key; close it."""
+        return httpx2.Client(
+            base_url=self.gateways[0].url, headers={"Authorization": f"Bearer {self._admin_key}"}, timeout=30
+        )
 
     def client(self, tenant: StackTenant, *, door: int = 0) -> httpx2.Client:
         """A client of the tenant at one of the gateways; close it."""
