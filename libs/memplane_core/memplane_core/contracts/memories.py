@@ -146,8 +146,9 @@ class ScoreParts(msgspec.Struct, kw_only=True, omit_defaults=False):
         dense: The cosine seen against the pool's best, 0..1.
         lexical: Shared words by BM25 against the pool's best, with a part of its neighbours' in the session.
         actor: 1 where the query names exactly one known actor and the memory is theirs.
-        session: How well the best of its session match.
-        informativeness: A little for length, a little off for a bare question.
+        dated: 1 where it happened at the time that the query names, falling to 0 over two weeks around it.
+        session: How well the best of its session match; its own match where it has no session.
+        informativeness: A little for length and for saying when, a little off for ending in a question.
         match: What the signals of likeness come to, 1 for the pool's best.
         recency: `(1 - decay_rate) ** hours` since the last access.
         importance: As it was set, 0..1.

@@ -92,7 +92,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         after: Those of the memory after it.
         session: The same number for memories of one user, agent and session; None for one of no session.
         actor: Who said or did it.
-        occurred_at: When it happened; None where that is not known.
+        occurred_at: When it happened.
         question: Its text ends in a question mark.
         origin: Where it was found.
     """
@@ -104,7 +104,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     after: bytes | None
     session: int | None
     actor: str | None
-    occurred_at: datetime | None = None
+    occurred_at: datetime
     question: bool
     importance: float
     priority: int
@@ -271,8 +271,8 @@ def _dated(pool: Sequence[Candidate], query: str) -> Floats:
     period = period_of(query)
     if period is None:
         return np.zeros(len(pool))
-    days = [None if c.occurred_at is None else period.days_from(c.occurred_at) for c in pool]
-    return np.array([0.0 if n is None else max(0.0, 1.0 - n / DATED_DAYS) for n in days])
+    days = np.array([period.days_from(c.occurred_at) for c in pool], dtype=np.float64)
+    return np.maximum(0.0, 1.0 - days / DATED_DAYS)
 
 
 def _sessions(pool: Sequence[Candidate], base: Floats) -> Floats:

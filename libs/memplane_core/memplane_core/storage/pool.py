@@ -53,7 +53,7 @@ async def read_pool(
     # The ids for both tables: from the join alone the planner takes to reading the whole of the tenant's usage.
     rows = await connection.fetch(
         f"""
-        SELECT m.id, m.importance, u.priority, u.last_accessed_at, m.actor, w.session,
+        SELECT m.id, m.importance, u.priority, u.last_accessed_at, m.actor, m.occurred_at, w.session,
                right(rtrim(m.content), 1) IN ('?', '？') AS question,
                c.cosine, w.terms, b.terms AS before, a.terms AS after
         FROM memory m
@@ -81,6 +81,7 @@ def _candidate(row: Row, origin: Origin) -> Candidate:
         after=row["after"],
         session=row["session"],
         actor=row["actor"],
+        occurred_at=row["occurred_at"],
         question=row["question"],
         importance=row["importance"],
         priority=row["priority"],
