@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 from tests.bench.progress import Told
-from tests.bench.texts import sentence, user
+from tests.bench.texts import scenes, sentence, user
 
 from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.clients.http import ServiceHttp
@@ -110,7 +110,7 @@ class Ground:
         for start in self.told.through(starts, "writing, in batches", total=len(starts)):
             await self.write_batch(
                 [
-                    MemoryWrite(content=sentence(n), user_id=user(n), occurred_at=WHEN)
+                    MemoryWrite(content=sentence(n), user_id=user(n), scene=scenes(n), occurred_at=WHEN)
                     for n in range(start, min(start + _LOAD_BATCH, numbers.stop))
                 ]
             )

@@ -9,7 +9,7 @@ from pymilvus import MilvusClient
 from tests.bench.cpu import CpuMeter
 from tests.bench.ground import WHEN, Ground
 from tests.bench.results import Cpu, Row
-from tests.bench.texts import question, sentence, user
+from tests.bench.texts import SCENES, question, sentence, user
 from tests.bench.timing import Turn, interleaved, p50_ms, p95_ms
 
 from memplane_core.contracts.filters import Filters
@@ -23,12 +23,14 @@ TOP_K: Final = 10
 CANDIDATES: Final = 200
 """What a search asks the index for at this `top_k`; the bare one asks for as many."""
 
-QUESTIONS: Final = 20
+QUESTIONS: Final = 400
+"""So many that none is asked twice while the index's answer to it is remembered."""
 WARM_UP: Final = 5
 PEER: Final = "bare Milvus"
 INSIDE: Final = "retrieval's code, without HTTP"
 RETRIEVAL: Final = "retrieval"
 GATEWAY: Final = "gateway"
+FILTERED: Final = "search within a scene"
 _ROUTE: Final = "/v1/memories/search"
 
 Search = Callable[[SearchRequest], Awaitable[object]]
@@ -41,7 +43,7 @@ class BareMilvus:
     def __init__(self, uri: str, generation: Generation, *, search_ef: int) -> None:
         self._client: Any = MilvusClient(uri=uri)  # whose types are unknown in part
         self._collection = generation.collection
-        self._params = schema.search_params(generation, limit=CANDIDATES, ef=search_ef)
+        self._params = schema.search_params(generation, limit=CANDIDATES, ef=search_ef, nprobe=16)
 
     def search(self, vector: FloatArray, where: Filters) -> int:
         """How many were found."""
@@ -64,32 +66,38 @@ class BareMilvus:
 
 
 async def compared(ground: Ground, scenario: str, where: Filters, *, rounds: int, inside: Search) -> list[Row]:
-    """Bare, inside, retrieval and gateway in turn; every question was asked before, so that its vector is cached.
+    """Bare, inside, retrieval and gateway in turn; the last has a retrieval service of its own behind it.
+
+    The vector of every question is cached, and no answer of the index is: each was asked before for other candidates,
+    and is asked once.
 
     Raises:
         RuntimeError: An answer was degraded, or had fewer than it was asked for.
     """
     generation = await ground.generation()
-    bodies = [_body(question(n), where) for n in range(QUESTIONS)]
+    asked = range(min(QUESTIONS, rounds + WARM_UP))
+    requests = [_request(question(n), where) for n in asked]
+    bodies = [msgspec.json.encode(request) for request in requests]
     vectors = [
         await ground.embedder.embed_query(ground.tenant, question(n), model=generation.model, timeout_s=30)
-        for n in range(QUESTIONS)
+        for n in asked
     ]
-    requests = [_request(question(n), where) for n in range(QUESTIONS)]
-    for body, request in zip(bodies, requests, strict=True):
-        for door in (ground.gateways[0], ground.retrieval):
-            _check(await door.post(_ROUTE, body))
-        await inside(request)
+    for request in requests:
+        known = msgspec.structs.replace(request, top_k=1, candidates=1)
+        await inside(known)
+        for door in (ground.retrieval, ground.gateways[1]):
+            await door.post(_ROUTE, msgspec.json.encode(known))
+    _check(await ground.gateways[0].post(_ROUTE, bodies[0]))
     bare = BareMilvus(ground.stack.milvus.uri, generation, search_ef=ground.settings.milvus.search_ef)
 
     async def bare_turn(turn: int) -> object:
-        return bare.search(vectors[turn % QUESTIONS], where)
+        return bare.search(vectors[turn % len(asked)], where)
 
     subjects: dict[str, Turn] = {
         PEER: bare_turn,
-        INSIDE: lambda turn: inside(requests[turn % QUESTIONS]),
-        RETRIEVAL: lambda turn: ground.retrieval.post(_ROUTE, bodies[turn % QUESTIONS]),
-        GATEWAY: lambda turn: ground.gateways[0].post(_ROUTE, bodies[turn % QUESTIONS]),
+        INSIDE: lambda turn: inside(requests[turn % len(asked)]),
+        RETRIEVAL: lambda turn: ground.retrieval.post(_ROUTE, bodies[turn % len(asked)]),
+        GATEWAY: lambda turn: ground.gateways[1].post(_ROUTE, bodies[turn % len(asked)]),
     }
     turns = ground.told.through(range(rounds + WARM_UP), scenario, total=rounds + WARM_UP)
     try:
@@ -99,15 +107,43 @@ async def compared(ground: Ground, scenario: str, where: Filters, *, rounds: int
     return rows_of(scenario, seconds, peer=PEER)
 
 
-async def through_gateway(ground: Ground, count: int) -> Cpu:
-    """What searches cost that were asked before, one after another."""
-    bodies = [_body(question(n), {}) for n in range(QUESTIONS)]
-    for body in bodies:
-        await ground.gateways[0].post(_ROUTE, body)
-    meter = CpuMeter()
-    for n in range(count):
-        await ground.gateways[0].post(_ROUTE, bodies[n % QUESTIONS])
-    return meter.row("search", n=count)
+async def filtered(ground: Ground, *, rounds: int) -> list[Row]:
+    """Searches within scenes of the memories, beside one without a filter, all through the gateway.
+
+    Raises as `compared`.
+    """
+    wheres: dict[str, Filters] = {"no filter": {}} | {f"scene of {name}": {"scene": [name]} for name in SCENES}
+    offset = QUESTIONS // 2
+    bodies = {
+        name: [_body(question(offset + n), where) for n in range(min(offset, rounds + WARM_UP))]
+        for name, where in wheres.items()
+    }
+    for n in range(len(bodies["no filter"])):
+        known = msgspec.structs.replace(_request(question(offset + n), {}), top_k=1, candidates=1)
+        await ground.gateways[0].post(_ROUTE, msgspec.json.encode(known))
+    for several in bodies.values():
+        _check(await ground.gateways[1].post(_ROUTE, several[0]))
+
+    def turn_of(name: str) -> Turn:
+        return lambda turn: ground.gateways[0].post(_ROUTE, bodies[name][turn % len(bodies[name])])
+
+    turns = ground.told.through(range(rounds + WARM_UP), FILTERED, total=rounds + WARM_UP)
+    seconds = await interleaved({name: turn_of(name) for name in wheres}, turns, warm_up=WARM_UP)
+    return rows_of(FILTERED, seconds, peer="no filter")
+
+
+async def through_gateway(ground: Ground, count: int) -> list[Cpu]:
+    """What searches cost one after another: with the index asked, and with its answers remembered."""
+    bodies = [
+        _body(question(n), {"memory_type": {"in": ["experience", "insight"]}}) for n in range(min(count, QUESTIONS))
+    ]
+    costs: list[Cpu] = []
+    for name in ("search", "search, asked a moment ago"):
+        meter = CpuMeter()
+        for body in bodies:
+            await ground.gateways[0].post(_ROUTE, body)
+        costs.append(meter.row(name, n=len(bodies)))
+    return costs
 
 
 def rows_of(scenario: str, seconds: dict[str, list[float]], *, peer: str) -> list[Row]:

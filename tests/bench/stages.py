@@ -22,6 +22,7 @@ from tests.bench.texts import question, sentence, user
 from tests.bench.timing import Stopwatch
 
 from memplane_core.clients.http import HttpAnswer, ServiceHttp
+from memplane_core.contracts.filters import Filters
 from memplane_core.contracts.memories import MemoryWrite, SearchRequest
 from memplane_gateway.app import create_app
 from memplane_gateway.settings import GatewaySettings
@@ -29,11 +30,14 @@ from memplane_retrieval import search as search_module
 from memplane_retrieval.app import Ports, open_real_ports
 from memplane_retrieval.embedding import Chunker
 from memplane_retrieval.generations import Generations
+from memplane_retrieval.nomination import Nominator
+from memplane_retrieval.reranking import Reranking
 from memplane_retrieval.search import Searcher
 from memplane_retrieval.write import Writer
 
 EMBED: Final = "embedding"
 MILVUS: Final = "Milvus search"
+WORDS: Final = "words, in the same transaction"
 FRESH: Final = "fresh rows statement"
 CHECK: Final = "check statement"
 READ: Final = "read statement"
@@ -47,17 +51,21 @@ REST: Final = "rest of the service's Python"
 
 _MARKS: Final = (
     ("INSERT INTO memory ", INSERT),
-    ("LEFT JOIN LATERAL ", FRESH),
+    ("WITH waiting AS", FRESH),
+    ("nominate_by_words", WORDS),
     ("AS index_state", READ),
-    ("u.priority, u.last_accessed_at FROM memory m", CHECK),
+    ("w.terms, b.terms AS before", CHECK),
     ("FROM tenant t JOIN generation g", "generation look-up"),
     ("find_api_key", "key look-up"),
 )
-IN_THE_SERVICE: Final = (TOTAL, EMBED, BEGIN, FRESH, MILVUS, CHECK, RANK, READ, INSERT, COMMIT, KICK, REST)
+IN_THE_SERVICE: Final = (TOTAL, EMBED, BEGIN, FRESH, WORDS, MILVUS, CHECK, RANK, READ, INSERT, COMMIT, KICK, REST)
 """Stages in their order. BEGIN and COMMIT of a search come twice and are counted together."""
 
-_SENT: Final = frozenset((MILVUS, FRESH, CHECK, READ, INSERT, BEGIN, COMMIT))
+_SENT: Final = frozenset((MILVUS, FRESH, WORDS, CHECK, READ, INSERT, BEGIN, COMMIT))
 _WARM_UP: Final = 5
+
+_ANEW: Final[Filters] = {"memory_type": "experience"}
+"""Matches all, and is another question to the index than those before."""
 
 Parts = list[tuple[str, float]]
 
@@ -107,7 +115,7 @@ def _sums(parts: Parts, total: float) -> dict[str, float]:
     first_commit = next((seconds for name, seconds in parts if name == COMMIT), 0.0)
     serial = sum(seconds for name, seconds in sums.items() if not name.startswith("HTTP"))
     if MILVUS in sums:
-        beside = sums.get(FRESH, 0.0) + first_commit
+        beside = sums.get(FRESH, 0.0) + sums.get(WORDS, 0.0) + first_commit
         serial -= min(beside, sums[MILVUS])
     return {**sums, REST: max(0.0, total - serial), TOTAL: total}
 
@@ -159,8 +167,9 @@ class Bench:
         self._watch = watch
         self._searcher = Searcher(
             ports.database,
-            ports.index,
+            Nominator(ports.database, ports.index),
             ports.embedder,
+            reranking=Reranking(ports.reranker, timeout_s=settings.search.rerank_timeout_s),
             generations=generations,
             touches=ports.touches,
             settings=settings.search,
@@ -175,15 +184,17 @@ class Bench:
         """One write."""
         return await self._writer.write(self._ground.principal, [memory], batch=False, fingerprint=None)
 
-    async def searches(self, queries: Sequence[str]) -> Timed:
+    async def searches(self, queries: Sequence[str], *, where: Filters | None = None) -> Timed:
         """One after another, anywhere in the tenant."""
-        requests = [SearchRequest(query=query, top_k=TOP_K) for query in queries]
+        requests = [SearchRequest(query=query, top_k=TOP_K, filters=where or {}) for query in queries]
         return await self._timed([lambda request=request: self.search(request) for request in requests])
 
     async def cached_searches(self, count: int) -> Timed:
-        """Searches of questions that were asked before."""
-        await self.searches([question(n) for n in range(QUESTIONS)])
-        return await self.searches([question(n % QUESTIONS) for n in range(_WARM_UP + count)])
+        """Searches of questions that were asked before, though not of the index."""
+        queries = [question(n) for n in range(min(QUESTIONS, _WARM_UP + count))]
+        for query in queries:
+            await self.search(SearchRequest(query=query, top_k=1, candidates=1, filters=_ANEW))
+        return await self.searches(queries, where=_ANEW)
 
     async def new_searches(self, count: int) -> Timed:
         """Searches of questions that nobody has asked yet."""

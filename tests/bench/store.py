@@ -104,7 +104,8 @@ async def _indexed_searches(ground: Ground, bench: Bench, found: Found, *, optio
     found.rows += rows
     mine = {"user_id": "user 3"}
     found.rows += await searches.compared(ground, ONE_USER, mine, rounds=options.rounds, inside=bench.search)
-    found.cpu.append(await searches.through_gateway(ground, options.rounds))
+    found.rows += await searches.filtered(ground, rounds=options.rounds)
+    found.cpu += await searches.through_gateway(ground, options.rounds)
     ground.told.step("stages of a search")
     cached = await bench.cached_searches(options.rounds)
     fresh_questions = await bench.new_searches(options.rounds // 2)

@@ -23,3 +23,20 @@ def question(n: int) -> str:
 def user(n: int) -> str:
     """Whose the n-th text is: each user has as many."""
     return f"user {n % USERS}"
+
+
+SCENES = {"one in a hundred": 0.01, "one in ten": 0.1, "nine in ten": 0.9}
+"""Scenes, and what part of the texts has them."""
+
+
+def scenes(n: int) -> list[str]:
+    """The scenes of the n-th text."""
+    return [
+        name
+        for name, has in (
+            ("one in a hundred", n % 100 == 0),
+            ("one in ten", n % 10 == 3),
+            ("nine in ten", n % 10 != 7),
+        )
+        if has
+    ]

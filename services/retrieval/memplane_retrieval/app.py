@@ -9,9 +9,10 @@ from litestar import Litestar
 from litestar.di import Provide
 from redis.asyncio import Redis
 
-from memplane_core.clients.embedding import HttpEmbedder
+from memplane_core.clients.embedding import HttpEmbedder, HttpReranker
 from memplane_core.clients.jobs import CeleryKicker
-from memplane_core.domain.ports import Embedder, Kicker, VectorIndex
+from memplane_core.clients.uses import UseReports
+from memplane_core.domain.ports import Embedder, Kicker, Reranker, VectorIndex
 from memplane_core.security.internal import InternalTokens
 from memplane_core.storage.session import Database
 from memplane_core.vectors.index import MilvusIndex
@@ -21,6 +22,7 @@ from memplane_retrieval.embedding import Chunker
 from memplane_retrieval.generations import Generations
 from memplane_retrieval.nomination import Nominator
 from memplane_retrieval.patch import Patcher
+from memplane_retrieval.reranking import Reranking
 from memplane_retrieval.routes import ROUTES
 from memplane_retrieval.search import Searcher
 from memplane_retrieval.settings import RetrievalSettings
@@ -35,6 +37,7 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     database: Database
     index: VectorIndex
     embedder: Embedder
+    reranker: Reranker
     kicker: Kicker
     touches: Touches
 
@@ -92,18 +95,21 @@ async def open_real_ports(settings: RetrievalSettings, stack: AsyncExitStack) ->
     tokens = InternalTokens(settings.trust.internal_secret.get_secret_value())
     embedder = HttpEmbedder(settings.endpoints.embedding_url, tokens)
     stack.push_async_callback(embedder.close)
+    reranker = HttpReranker(settings.endpoints.embedding_url, tokens)
+    stack.push_async_callback(reranker.close)
     cache: Redis = Redis.from_url(
         settings.redis.cache_url.get_secret_value(),
         socket_timeout=settings.redis.timeout_s,
         socket_connect_timeout=settings.redis.timeout_s,
     )
     stack.push_async_callback(cache.aclose)
+    await stack.enter_async_context(UseReports(index.uses, cache).running())
     kicker = CeleryKicker(settings.redis)
     kicker.start()
     stack.callback(kicker.close)
     touches = Touches(cache)
     await stack.enter_async_context(touches.running())
-    return Ports(database=database, index=index, embedder=embedder, kicker=kicker, touches=touches)
+    return Ports(database=database, index=index, embedder=embedder, reranker=reranker, kicker=kicker, touches=touches)
 
 
 def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
@@ -117,6 +123,7 @@ def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
             ports.database,
             Nominator(ports.database, ports.index),
             ports.embedder,
+            reranking=Reranking(ports.reranker, timeout_s=settings.search.rerank_timeout_s),
             generations=generations,
             touches=ports.touches,
             settings=settings.search,

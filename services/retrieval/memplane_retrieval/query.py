@@ -18,6 +18,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         vector: Of the query's text; None where meaning does not count, or the embedder is away.
         question: What candidates are ranked for; its terms are empty where words do not count.
         candidates: How many each arm nominates at first.
+        rerank: Whether the reranker reads the best once more.
     """
 
     tenant: TenantId
@@ -31,6 +32,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
     weights: Weights
     preset: Preset | None
+    rerank: bool
     explain: bool
 
     def asked(self, limit: int) -> Asked:

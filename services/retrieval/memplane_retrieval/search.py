@@ -19,7 +19,7 @@ from memplane_core.domain.filters import Filter, parse_filter
 from memplane_core.domain.index import FloatArray, Generation
 from memplane_core.domain.memory import Memory, to_utc
 from memplane_core.domain.ports import Embedder
-from memplane_core.domain.ranking import Question, Ranked, Weights, rank
+from memplane_core.domain.ranking import Question, Weights, rank
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.domain.text import terms
 from memplane_core.observability.logs import get_logger
@@ -30,6 +30,7 @@ from memplane_retrieval.generations import Generations
 from memplane_retrieval.metrics import DEGRADED, POOL_SIZE
 from memplane_retrieval.nomination import MAX_CANDIDATES, GenerationMovedError, Nominated, Nominator
 from memplane_retrieval.query import Query
+from memplane_retrieval.reranking import Placed, Reranking
 from memplane_retrieval.settings import SearchSettings
 from memplane_retrieval.touches import Touches
 
@@ -48,6 +49,7 @@ class Searcher:
         nominator: Nominator,
         embedder: Embedder,
         *,
+        reranking: Reranking,
         generations: Generations,
         touches: Touches,
         settings: SearchSettings,
@@ -55,6 +57,7 @@ class Searcher:
         self._database = database
         self._nominator = nominator
         self._embedder = embedder
+        self._reranking = reranking
         self._generations = generations
         self._touches = touches
         self._settings = settings
@@ -110,6 +113,7 @@ class Searcher:
             now=now,
             weights=request.weights or Weights(),
             preset=request.preset,
+            rerank=request.rerank,
             explain=request.explain,
         )
 
@@ -138,16 +142,23 @@ class Searcher:
 
     async def _answer(self, query: Query) -> tuple[list[FoundMemory], list[Degraded]]:
         nominated = await self._nominator.first(query)
-        while True:
-            results = await self._ranked(query, nominated)
-            if results is not None:
-                return results, nominated.degraded
+        while (best := await self._best(query, nominated)) is None:
             nominated = await self._nominator.more(query, nominated)
+        degraded = nominated.degraded
+        if query.rerank and best:
+            few = self._settings.rerank_candidates
+            try:
+                best = [*await self._reranking.reordered(query, best[:few]), *best[few:]]
+            except (EmbeddingUnavailable, NotFound) as error:
+                _log.warning("searched without the reranker", reason=str(error))
+                degraded.append("rerank")
+        return [_result(place, explain=query.explain) for place in best[: query.top_k]], degraded
 
-    async def _ranked(self, query: Query, nominated: Nominated) -> list[FoundMemory] | None:
+    async def _best(self, query: Query, nominated: Nominated) -> list[Placed] | None:
         """Read the nominees, rank those that may be shown and fetch the best; None where more have to be nominated."""
         if not nominated.origins:
             return [] if nominated.whole else None
+        wanted = max(query.top_k, self._settings.rerank_candidates) if query.rerank else query.top_k
         async with self._database.tenant(query.tenant) as connection:
             pool = await read_pool(
                 query.tenant,
@@ -161,10 +172,10 @@ class Searcher:
                 return None
             POOL_SIZE.observe(len(pool))
             ranked = rank(pool, question=query.question, now=query.now, weights=query.weights, preset=query.preset)
-            best = [place for place in ranked if place.relevance >= query.min_relevance][: query.top_k]
+            best = [place for place in ranked if place.relevance >= query.min_relevance][:wanted]
             found = await memories.read(query.tenant, connection, [place.candidate.memory_id for place in best])
         return [
-            _result(memory, place, explain=query.explain)
+            Placed(ranked=place, memory=memory, score=place.score)
             for place in best
             if (memory := found.get(place.candidate.memory_id)) is not None and memory.state == "active"
         ]
@@ -190,27 +201,28 @@ def _check(request: SearchRequest) -> None:
         raise invalid("/weights", "at least one weight must be above 0")
 
 
-def _result(memory: Memory, place: Ranked, *, explain: bool) -> FoundMemory:
+def _result(place: Placed, *, explain: bool) -> FoundMemory:
     return FoundMemory(
-        **{name: getattr(memory, name) for name in Memory.__struct_fields__},
+        **{name: getattr(place.memory, name) for name in Memory.__struct_fields__},
         score=place.score,
-        relevance=place.relevance,
+        relevance=place.ranked.relevance,
         explain=_parts(place) if explain else msgspec.UNSET,
     )
 
 
-def _parts(place: Ranked) -> ScoreParts:
+def _parts(place: Placed) -> ScoreParts:
+    ranked = place.ranked
     return ScoreParts(
-        cosine=place.candidate.cosine,
-        dense=place.dense,
-        lexical=place.lexical,
-        actor=place.actor,
-        session=place.session,
-        informativeness=place.informativeness,
-        match=place.match,
-        recency=place.recency,
-        importance=place.candidate.importance,
-        priority=place.priority,
-        rerank=None,
-        origin=place.candidate.origin,
+        cosine=ranked.candidate.cosine,
+        dense=ranked.dense,
+        lexical=ranked.lexical,
+        actor=ranked.actor,
+        session=ranked.session,
+        informativeness=ranked.informativeness,
+        match=ranked.match,
+        recency=ranked.recency,
+        importance=ranked.candidate.importance,
+        priority=ranked.priority,
+        rerank=place.rerank,
+        origin=ranked.candidate.origin,
     )

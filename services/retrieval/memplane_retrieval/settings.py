@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from memplane_core.contracts.embedding import MAX_RERANK_TEXTS
 from memplane_core.settings import (
     EndpointSettings,
     MilvusSettings,
@@ -26,11 +27,16 @@ class WriteSettings(Section):
 
 
 class SearchSettings(Section):
-    """`touch_floor`: relevance from which a recalled memory counts as used."""
+    """`touch_floor`: relevance from which a recalled memory counts as used.
+
+    `rerank_candidates` of the best are read by the reranker where a search asks for it: 6 to 10 ms of a core each.
+    """
 
     embed_timeout_s: float = Field(default=5.0, gt=0)
     generation_cache_s: float = Field(default=5.0, gt=0)
     touch_floor: float = Field(default=0.25, ge=0, le=1)
+    rerank_candidates: int = Field(default=30, ge=1, le=MAX_RERANK_TEXTS)
+    rerank_timeout_s: float = Field(default=5.0, gt=0)
 
 
 class RetrievalSettings(Settings):

@@ -17,6 +17,7 @@ from memplane_core.storage.session import Database
 from memplane_core.testing.embedder import HashEmbedder
 from memplane_core.testing.index import MemoryIndex
 from memplane_core.testing.kicker import RecordingKicker
+from memplane_core.testing.reranker import WordReranker
 from memplane_retrieval.app import Ports, build
 from memplane_retrieval.settings import RetrievalSettings
 from memplane_retrieval.touches import Touches
@@ -32,6 +33,7 @@ class Service:
         self.tenant = tenant
         self.index = MemoryIndex()
         self.embedder = HashEmbedder()
+        self.reranker = WordReranker()
         self.kicker = RecordingKicker()
         self._settings = settings
         self._tokens = InternalTokens(SECRET)
@@ -45,6 +47,7 @@ class Service:
                 database=self.database,
                 index=self.index,
                 embedder=self.embedder,
+                reranker=self.reranker,
                 kicker=self.kicker,
                 touches=Touches(Redis.from_url("redis://127.0.0.1:1/0")),
             )
@@ -75,8 +78,8 @@ class Service:
             revisions = [Revision(row["memory_id"], row["rev"]) for row in due]
             rows = await index_rows(self.tenant, connection, revisions, generation=1)
             await connection.execute(
-                "UPDATE outbox SET done_at = clock_timestamp(), fresh_until = clock_timestamp() + make_interval(secs => $2)"
-                " WHERE tenant_id = $1",
+                "UPDATE outbox SET done_at = clock_timestamp(),"
+                " fresh_until = clock_timestamp() + make_interval(secs => $2) WHERE tenant_id = $1",
                 self.tenant,
                 0.0 if shown else 10.0,
             )

@@ -1,9 +1,13 @@
 """What each arm of a search finds, alone and with the other away."""
 
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import pytest
+
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.session import Database
 
 pytestmark = pytest.mark.anyio
 
@@ -160,8 +164,8 @@ class TestModes:
         assert answer["degraded"] == ["dense"]
 
 
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
 class TestChangesAreInTheNextAnswerOfBothArms:
-    @pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
     async def test_edits_and_deletes(self, client: httpx2.AsyncClient, service: Any, mode: str) -> None:
         edited, deleted, _ = await _write(client, "zebra one", "zebra two", "zebra three")
         await service.tell_index(shown=True)
@@ -176,6 +180,19 @@ class TestChangesAreInTheNextAnswerOfBothArms:
         assert "zebra two" not in _contents(zebras)
         assert "zebra three" in _contents(zebras)
         assert _contents(giraffes) == ["giraffe"]
+
+    async def test_what_was_forgotten(
+        self, client: httpx2.AsyncClient, service: Any, database: Database, tenant: TenantId, mode: str
+    ) -> None:
+        forgotten, _ = await _write(client, "zebra one", "zebra two")
+        await service.tell_index(shown=True)
+        async with database.tenant(tenant) as connection:
+            await connection.execute(
+                "UPDATE memory SET state = 'forgotten' WHERE tenant_id = $1 AND id = $2", tenant, UUID(forgotten)
+            )
+
+        async with service.running() as second:
+            assert _contents(await _search(second, "zebra", mode=mode)) == ["zebra two"]
 
 
 class TestSelectiveFilters:
@@ -280,3 +297,31 @@ class TestRelevance:
         [result] = (await _search(client, "alpha", preset="dbgpt", explain=True))["results"]
         parts = result["explain"]
         assert result["score"] == pytest.approx(parts["cosine"] + parts["recency"] + 0.15 * 0.4, abs=1e-9)
+
+
+class TestReranking:
+    async def test_reads_the_best_once_more_and_orders_them_by_both_opinions(
+        self, client: httpx2.AsyncClient, service: Any
+    ) -> None:
+        await _write(client, "alpha beta gamma", "alpha beta", "delta")
+        plain = await _search(client, "alpha gamma", explain=True)
+        reranked = await _search(client, "alpha gamma", rerank=True, explain=True)
+
+        assert service.reranker.calls == 3
+        assert {result["explain"]["rerank"] for result in plain["results"]} == {None}
+        opinions = {result["content"]: result["explain"]["rerank"] for result in reranked["results"]}
+        assert opinions == {"alpha beta gamma": 1.0, "alpha beta": 0.5, "delta": 0.0}
+        before = {result["id"]: result["score"] for result in plain["results"]}
+        moved = {result["content"]: result["score"] - before[result["id"]] for result in reranked["results"]}
+        assert moved["alpha beta"] == pytest.approx(0, abs=1e-6)
+        assert moved["alpha beta gamma"] == pytest.approx(-moved["delta"], abs=1e-6)
+        assert moved["alpha beta gamma"] > 0.1
+
+    @pytest.mark.parametrize("trouble", ["down", "off"])
+    async def test_away_or_switched_off_it_is_done_without_and_that_is_said(
+        self, client: httpx2.AsyncClient, service: Any, trouble: str
+    ) -> None:
+        await _write(client, "alpha")
+        setattr(service.reranker, trouble, True)
+        answer = await _search(client, "alpha", rerank=True)
+        assert (_contents(answer), answer["degraded"]) == (["alpha"], ["rerank"])
