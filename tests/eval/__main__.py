@@ -21,7 +21,7 @@ from tests.bench.progress import Told
 from tests.bench.report import show_table
 from tests.eval.api import POOL, Mode, SearchOptions
 from tests.eval.catalog import MODELS, SETS, shortened
-from tests.eval.report import Conditions, conditions_line, markdown, tables_of
+from tests.eval.report import Conditions, markdown, tables_of
 from tests.eval.results import ModelResult, Result
 from tests.eval.run import DOORS, evaluate
 from tests.eval.sets import EvalSet, MissingDataError
@@ -73,25 +73,32 @@ def run(
         sys.stderr.write(f"{error}\n")
         return 2
     options = SearchOptions(mode=mode or UNSET, candidates=candidates, rerank=rerank or UNSET)
+    words = [
+        f"pool of {candidates}",
+        *([f"mode {mode}"] if mode else []),
+        *(["reranked"] if rerank else []),
+        *(["a seventh of the questions"] if quick else []),
+    ]
     console = Console(width=None if sys.stdout.isatty() else 200)
     told = Told(console)
     began, load_before = datetime.now(UTC), os.getloadavg()[0]
     asked = [shortened(one) for one in read] if quick else read
-    result = Result({MODELS[model]: _evaluated(model, asked, options=options, told=told) for model in chosen})
-    words = [f"pool of {candidates}", *([f"mode {mode}"] if mode else []), *(["reranked"] if rerank else [])]
-    conditions = Conditions(
-        machine=machine(began=began, load_before=load_before),
-        options=", ".join([*words, *(["a seventh of the questions"] if quick else [])]),
-        quick=quick,
-    )
-    console.print(conditions_line(conditions), highlight=False)
+    result = Result({})
+    for model in chosen:
+        result.models[MODELS[model]] = _evaluated(model, asked, options=options, told=told)
+        measured = machine(began=began, load_before=load_before)
+        conditions = Conditions(machine=measured, options=", ".join(words), quick=quick)
+        _keep(result, conditions, out=out)  # also before the last: what is measured is not lost
+        told.step(f"{model}: written to {out / 'eval.json'} and {out / 'eval.md'}")
     for table in tables_of(result, quick=quick):
         show_table(table, console)
+    return 0
+
+
+def _keep(result: Result, conditions: Conditions, *, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "eval.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     (out / "eval.md").write_text(markdown(result, conditions), encoding="utf-8")
-    told.step(f"written to {out / 'eval.json'} and {out / 'eval.md'}")
-    return 0
 
 
 def _names(given: str, known: Mapping[str, object], what: str) -> list[str]:

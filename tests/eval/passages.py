@@ -53,13 +53,14 @@ def cmrc_set(folder: Path) -> EvalSet:
 
 
 def read_passages(folder: Path, name: str) -> Passages:
-    """A file in the form of SQuAD; paragraphs are named by their number."""
+    """A file in the form of SQuAD; paragraphs are named by their number. A question without text is left out."""
     memories: list[MemoryWrite] = []
     questions: list[Question] = []
     articles: list[dict[str, Any]] = json.loads(read_data(folder, name))["data"]
     for paragraph in (paragraph for article in articles for paragraph in article["paragraphs"]):
         number = str(len(memories))
         memories.append(MemoryWrite(external_id=number, content=paragraph["context"], occurred_at=WHEN))
-        questions += [Question(text=qa["question"], gold=frozenset({number})) for qa in paragraph["qas"]]
+        asked: list[str] = [qa["question"] for qa in paragraph["qas"]]
+        questions += [Question(text=text, gold=frozenset({number})) for text in asked if text.strip()]
     collection = Collection(name=Path(name).stem.replace(".", "_"), memories=memories)
     return Passages(collection=collection, questions=questions)

@@ -77,13 +77,13 @@ def tables_of(result: Result, *, quick: bool) -> list[Table]:
 
 def markdown(result: Result, conditions: Conditions) -> str:
     """The same as a page."""
-    lines = [conditions_line(conditions), ""]
+    lines = [_conditions_line(conditions), ""]
     for table in tables_of(result, quick=conditions.quick):
         lines += markdown_lines(table)
     return "\n".join(lines)
 
 
-def conditions_line(conditions: Conditions) -> str:
+def _conditions_line(conditions: Conditions) -> str:
     """When, where and on what."""
     machine = conditions.machine
     return (

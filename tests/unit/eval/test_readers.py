@@ -145,7 +145,8 @@ class TestMadial:
 
 def squad(language: str) -> str:
     paragraphs = [
-        {"context": f"{language} {n}", "qas": [{"question": f"{language} {n}{x}?"} for x in "ab"]} for n in range(2)
+        {"context": f"{language} {n}", "qas": [{"question": q} for q in (f"{language} {n}a?", "", f"{language} {n}b?")]}
+        for n in range(2)
     ]
     return json.dumps({"data": [{"paragraphs": [paragraph]} for paragraph in paragraphs]})
 
@@ -161,7 +162,7 @@ def passages(tmp_path: Path) -> Path:
 
 
 class TestPassages:
-    def test_questions_of_one_language_are_asked_to_paragraphs_of_the_other(self, passages: Path) -> None:
+    def test_questions_that_have_a_text_are_asked_to_paragraphs_of_the_other_language(self, passages: Path) -> None:
         english_to_chinese = next(one for one in xquad_sets(passages) if one.key == "xquad.en_zh")
         assert [memory.content for memory in english_to_chinese.collection.memories] == ["zh 0", "zh 1"]
         assert [q.text for q in english_to_chinese.questions] == ["en 0a?", "en 0b?", "en 1a?", "en 1b?"]
