@@ -15,12 +15,14 @@ from redis.exceptions import RedisError
 
 from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.clients.jobs import kick_key
+from memplane_core.clients.uses import UseReports
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.security.internal import InternalTokens
 from memplane_core.storage.session import Database
 from memplane_core.vectors import MilvusIndex
 from memplane_maintenance.access import AccessFold
 from memplane_maintenance.drain import Drainer, DrainLimits
+from memplane_maintenance.idle import IdleRelease
 from memplane_maintenance.jobs import JobRunner, all_jobs
 from memplane_maintenance.retirement import Retirement
 from memplane_maintenance.settings import MaintenanceSettings
@@ -71,6 +73,7 @@ class Parts:
         self.retirement = Retirement(database, index, slice_s=worker.slice_s)
         self.sweep = Sweep(database, broker)
         self.access = AccessFold(database, cache)
+        self.idle = IdleRelease(index, cache, idle_s=worker.idle_release_s)
 
     async def _clear_kick(self, tenant: TenantId) -> None:
         with suppress(RedisError):  # it ends by itself within seconds
@@ -93,6 +96,7 @@ class Parts:
             )
             stack.push_async_callback(broker.aclose)
             stack.push_async_callback(cache.aclose)
+            await stack.enter_async_context(UseReports(index.uses, cache).running())
             yield cls(database, index, embedder, broker, cache, settings=settings, stopping=stopping)
 
 

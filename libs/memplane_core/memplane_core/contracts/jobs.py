@@ -17,6 +17,9 @@ TASK_RUN_JOB: Final = "memplane.jobs.run"
 TASK_RETIRE: Final = "memplane.generations.retire"
 """Payload: `tenant` (UUID as string). Drops the generations whose time is over."""
 
+TASK_RELEASE_IDLE: Final = "memplane.index.release_idle"
+"""No payload. Takes collections that nobody has used for long out of Milvus's memory."""
+
 QUEUE_INDEX: Final = "index"
 QUEUE_MAINTENANCE: Final = "maintenance"
 
@@ -28,3 +31,6 @@ KICK_PREFIX: Final = "mp:kick:"
 
 SENT_PREFIX: Final = "mp:sent:"
 """Valkey key, one a job or a tenant's retirement: a message about it is on its way."""
+
+USES_KEY: Final = "mp:uses"
+"""Valkey sorted set: names of collections by their last search or write that is known, in epoch seconds."""

@@ -136,7 +136,7 @@ class MilvusIndex:
         except CollectionNotLoaded:
             self._collections.load_soon(generation)
             raise
-        return [UUID(key[:32]) for key in found]
+        return [UUID(int=int(key[:32], 16)) for key in found]
 
     async def keys_present(
         self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]
