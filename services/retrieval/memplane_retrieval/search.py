@@ -217,6 +217,7 @@ def _parts(place: Placed) -> ScoreParts:
         dense=ranked.dense,
         lexical=ranked.lexical,
         actor=ranked.actor,
+        dated=ranked.dated,
         session=ranked.session,
         informativeness=ranked.informativeness,
         match=ranked.match,

@@ -161,6 +161,7 @@ class ScoreParts(msgspec.Struct, kw_only=True, omit_defaults=False):
     dense: float
     lexical: float
     actor: float
+    dated: float
     session: float
     informativeness: float
     match: float
