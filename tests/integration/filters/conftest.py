@@ -14,8 +14,9 @@ from memplane_core.testing.embedder import HashEmbedder
 from memplane_core.testing.memories import MemoryDesk
 
 TEXTS = [
-    "u1", "U1", "u2", "a", "b", "ab", "é", "e\u0301", "退款", "👩‍👧", "\uffff", "%", "_", "'", '"', "\\", "\\'", "$1", 
-    "::text", "--", '") or true or ("', "x' or '1' == '1", "a\nb", "a\tb", " ", "null", "1", "true", "x' OR tenant_id IS NOT NULL --",
+    "u1", "U1", "u2", "a", "b", "ab", "é", "e\u0301", "退款", "👩‍👧", "\uffff", "%", "_", "'", '"', "\\", "\\'", "$1",
+    "::text", "--", '") or true or ("', "x' or '1' == '1", "a\nb", "a\tb", " ", "null", "1", "true",
+    "x' OR tenant_id IS NOT NULL --",
 ]  # fmt: skip
 START = datetime(2026, 5, 8, 13, 56, tzinfo=UTC)
 TIMES = [
