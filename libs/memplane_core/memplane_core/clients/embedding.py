@@ -78,6 +78,7 @@ class HttpEmbedder:
         self._profiles: ModelProfiles | None = None
         self._profiles_until = 0.0
         self._known: dict[str, ModelProfile] = {}
+        self._dims: dict[str, int] = {}
 
     async def embed_query(self, tenant: TenantId, text: str, *, model: str, timeout_s: float) -> FloatArray:
         """A read-only vector of shape (dim,).
@@ -131,7 +132,10 @@ class HttpEmbedder:
         return self._profiles
 
     async def profile(self, model: str) -> ModelProfile:
-        """One model's profile, cached for good. Raises EmbeddingUnavailable, or NotFound for an unknown model."""
+        """One model's profile, cached until its vectors have another length.
+
+        Raises EmbeddingUnavailable, or NotFound for an unknown model.
+        """
         if model not in self._known:
             await self.profiles()
         if model not in self._known:
@@ -160,7 +164,16 @@ class HttpEmbedder:
         rows = sum(len(result.windows) for result in answer.results)
         if len(answer.results) != len(items) or len(answer.vectors) != rows * answer.dim * 4:
             raise EmbeddingUnavailable("the embedding service's answer does not fit the question")
+        self._notice(model, answer.dim)
         return answer
+
+    def _notice(self, model: str, dim: int) -> None:
+        """Forget what is known of a model that is another one by now, as its vectors' length shows."""
+        if self._dims.setdefault(model, dim) != dim:
+            self._dims[model] = dim
+            self._queries.clear()
+            self._known.pop(model, None)
+            self._profiles_until = 0.0
 
 
 class HttpReranker:
