@@ -20,9 +20,19 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         scopes: What it may do there.
         key_id: Public part of the key it came with; names it in history and logs.
         request_id: Ties log lines, problems and history of one request together.
+        bind_user_id: The only user whose memories it can touch; None where it is not bound to one.
+        bind_agent_id: The only agent whose memories it can touch; None where it is not bound to one.
     """
 
     tenant: TenantId
     scopes: frozenset[Scope]
     key_id: str
     request_id: str
+    bind_user_id: str | None = None
+    bind_agent_id: str | None = None
+
+    @property
+    def bind(self) -> dict[str, str]:
+        """The fields of a memory that are given for this caller, with their values; none where it is not bound."""
+        given = {"user_id": self.bind_user_id, "agent_id": self.bind_agent_id}
+        return {name: value for name, value in given.items() if value is not None}

@@ -26,6 +26,8 @@ class InternalTokens:
             "scp": sorted(principal.scopes),
             "kid": principal.key_id,
             "rid": principal.request_id,
+            "usr": principal.bind_user_id or "",
+            "agt": principal.bind_agent_id or "",
             "exp": int(time.time()) + _LIFETIME_S,
         }
         return jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
@@ -38,13 +40,15 @@ class InternalTokens:
                 self._secret,
                 algorithms=[_ALGORITHM],
                 leeway=_LEEWAY_S,
-                options={"require": ["exp", "sub", "scp", "kid", "rid"]},
+                options={"require": ["exp", "sub", "scp", "kid", "rid", "usr", "agt"]},
             )
             return Principal(
                 tenant=TenantId(UUID(claims["sub"])),
                 scopes=frozenset(scope for scope in SCOPES if scope in claims["scp"]),
                 key_id=claims["kid"],
                 request_id=claims["rid"],
+                bind_user_id=claims["usr"] or None,
+                bind_agent_id=claims["agt"] or None,
             )
         except (jwt.PyJWTError, ValueError, TypeError, KeyError):
             raise Unauthorized("the internal token is missing or not valid") from None
