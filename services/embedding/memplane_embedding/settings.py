@@ -40,6 +40,7 @@ class UpstreamSettings(Section):
     span: float = Field(default=0.4, gt=0)
     anchor_low: float = 0.2
     anchor_high: float = 0.8
+    anchor_cjk: float = 0.0
     multilingual: bool = True
     batch_size: int = Field(default=64, ge=1)
     concurrency: int = Field(default=4, ge=1)

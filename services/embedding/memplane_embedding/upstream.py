@@ -53,6 +53,7 @@ class UpstreamProvider:
             span=its.span,
             anchor_low=its.anchor_low,
             anchor_high=its.anchor_high,
+            anchor_cjk=its.anchor_cjk,
             multilingual=its.multilingual,
         )
 

@@ -3,6 +3,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,6 +181,21 @@ class TestRelevance:
     def test_is_the_cosine_between_the_models_anchors(self, cosine: float, relevance: float) -> None:
         [only] = _rank([_memory(1, cosine=cosine)])
         assert only.relevance == pytest.approx(relevance)
+
+    def test_chinese_questions_are_held_to_the_anchors_of_chinese(self) -> None:
+        model = msgspec.structs.replace(MODEL, anchor_cjk=0.1)
+        pool = [_memory(1, cosine=0.8)]
+        relevance = {
+            query: rank(pool, question=Question(text=query, terms=b"", model=model), now=NOW, weights=MATCH)[
+                0
+            ].relevance
+            for query in ("Where is it?", "它在哪里？", "iPhone 在哪里", "the 火锅 restaurant")
+        }
+        assert list(relevance.values()) == pytest.approx([0.75, 0.5, 0.75, 0.75])
+
+    def test_shared_words_add_to_what_meaning_says(self) -> None:
+        places = _rank([_memory(1, "violin", cosine=0.6), _memory(2, "oboe", cosine=0.6)], "violin lessons")
+        assert places[0].relevance > 0.4 > places[1].relevance == pytest.approx(0.25)
 
     def test_the_best_of_nonsense_matches_best_and_stays_irrelevant(self) -> None:
         [first, _] = _rank([_memory(1, "by the sea", cosine=0.4), _memory(2, "a violin", cosine=0.3)], "qwrt zxcv")

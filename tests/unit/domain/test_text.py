@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplane_core.domain.text import terms, tokens
+from memplane_core.domain.text import mostly_cjk, terms, tokens
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,17 @@ def test_terms_are_the_first_bytes_of_each_tokens_md5_in_order() -> None:
     )
     assert terms("!?") == b""
 
+
+@pytest.mark.parametrize(
+    ("text", "cjk"),
+    [
+        ("退款", True),
+        ("", False),
+        ("refund", False),
+        ("ORD-7781 退款成功了吗", True),
+        ("see 退款", False),
+        ("12:30", False),
+    ],
+)
+def test_a_text_is_cjk_where_at_least_half_of_its_letters_are(text: str, cjk: bool) -> None:
+    assert mostly_cjk(text) is cjk

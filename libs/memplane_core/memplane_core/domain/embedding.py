@@ -18,6 +18,8 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
         span: Cosine distance below the pool's best at which the dense match is 0 (DESIGN section 6).
         anchor_low: Cosine of an unrelated pair: relevance 0.
         anchor_high: Cosine of a sure match: relevance 1.
+        anchor_cjk: What is added to both for a query in Chinese or Japanese: many models hold such texts to be
+            more alike.
         multilingual: False for a model that knows English alone.
     """
 
@@ -28,6 +30,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     anchor_low: float
     anchor_high: float
     multilingual: bool
+    anchor_cjk: float = 0.0
 
 
 class ModelProfiles(msgspec.Struct, frozen=True, kw_only=True):

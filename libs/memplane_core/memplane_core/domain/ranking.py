@@ -16,6 +16,7 @@ import numpy.typing as npt
 from memplane_core.domain.embedding import ModelProfile
 from memplane_core.domain.lexical import Floats, likeness
 from memplane_core.domain.periods import period_of
+from memplane_core.domain.text import mostly_cjk
 
 Weight = Annotated[float, msgspec.Meta(ge=0, le=1000)]
 Origin = Literal["index", "words", "fresh", "scan"]
@@ -229,8 +230,15 @@ class _Parts:
         raw = base + SESSION * self.session + self.informativeness
         peak = raw.max()
         self.match: Floats = np.clip(raw / peak, 0.0, 1.0) if peak > 0 else np.zeros(len(pool))
-        anchored = np.clip((self.similarity - model.anchor_low) / (model.anchor_high - model.anchor_low), 0.0, 1.0)
-        self.relevance: Floats = np.maximum(anchored * known, words.share)
+        # Two proofs of their own: a text that shares the words of a question says something of it whatever its vector.
+        self.relevance: Floats = np.minimum(1.0, _anchored(self.similarity, question) * known + words.share)
+
+
+def _anchored(cosines: Floats, question: Question) -> Floats:
+    """Cosines between the model's anchors for the question's script: 0 for an unrelated pair, 1 for a sure match."""
+    model = question.model
+    shift = model.anchor_cjk if mostly_cjk(question.text) else 0.0
+    return np.clip((cosines - shift - model.anchor_low) / (model.anchor_high - model.anchor_low), 0.0, 1.0)
 
 
 def _dense(cosines: Floats, known: npt.NDArray[np.bool_], *, span: float) -> Floats:

@@ -19,6 +19,7 @@ _PIECE: Final = re.compile(
     rf"|(?P<code>(?:[^\W_{_CJK}]+[-_./:#])+[^\W_{_CJK}]+)"
     rf"|(?P<word>[^\W_{_CJK}]+)"
 )
+_CJK_RUN: Final = re.compile(rf"[{_CJK}]+")
 _SEPARATOR: Final = re.compile(r"[-_./:#]")
 _STOP: Final = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this"  # noqa: SIM905
@@ -53,6 +54,12 @@ def terms(text: str) -> bytes:
 def term(token: str) -> bytes:
     """One token as a term: the first bytes of its MD5, which Postgres can compute as well."""
     return hashlib.md5(token.encode(), usedforsecurity=False).digest()[:TERM_BYTES]
+
+
+def mostly_cjk(text: str) -> bool:
+    """Whether at least half of a text's letters are Chinese or Japanese ones."""
+    ideograms = sum(map(len, _CJK_RUN.findall(text)))
+    return ideograms > 0 and 2 * ideograms >= sum(character.isalpha() for character in text)
 
 
 def _tokens_of(match: re.Match[str]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The bundled models: where their weights travel, and what is known of them.
 
-Anchors are first estimates from a few pairs of sentences; they are calibrated with the relevance floor.
+Spans and anchors are what `python -m memplane_embedding.models calibrate` measured (docs/calibration.md).
 """
 
 from typing import Final, Literal
@@ -67,8 +67,9 @@ _E5: Final = BundledModel(
         query_prefix="query: ",
         passage_prefix="passage: ",
         span=0.2,
-        anchor_low=0.80,
-        anchor_high=0.90,
+        anchor_low=0.820,
+        anchor_high=0.865,
+        anchor_cjk=0.044,
         multilingual=True,
         licence="MIT",
     ),
@@ -92,9 +93,10 @@ _BGE: Final = BundledModel(
         max_tokens=512,
         pooling="cls",
         query_prefix="Represent this sentence for searching relevant passages: ",
-        span=0.4,
-        anchor_low=0.45,
-        anchor_high=0.80,
+        span=0.5,
+        anchor_low=0.564,
+        anchor_high=0.729,
+        anchor_cjk=0.200,
         licence="MIT",
     ),
     format="onnx",
@@ -116,9 +118,10 @@ _MINILM: Final = BundledModel(
         dim=384,
         max_tokens=256,
         pooling="mean",
-        span=0.6,
-        anchor_low=0.1,
-        anchor_high=0.6,
+        span=0.75,
+        anchor_low=0.360,
+        anchor_high=0.548,
+        anchor_cjk=0.134,
         licence="Apache-2.0",
     ),
     format="safetensors",

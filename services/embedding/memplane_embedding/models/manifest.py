@@ -58,6 +58,7 @@ class Manifest(BuiltFolder, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         span: Cosine distance below the pool's best at which the dense match is 0.
         anchor_low: Cosine of an unrelated pair.
         anchor_high: Cosine of a sure match.
+        anchor_cjk: What to add to both for a query in Chinese or Japanese.
         multilingual: False for a model that knows English alone.
     """
 
@@ -69,6 +70,7 @@ class Manifest(BuiltFolder, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     span: float = 0.4
     anchor_low: float = 0.0
     anchor_high: float = 1.0
+    anchor_cjk: float = 0.0
     multilingual: bool = False
 
     @property
@@ -81,6 +83,7 @@ class Manifest(BuiltFolder, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             span=self.span,
             anchor_low=self.anchor_low,
             anchor_high=self.anchor_high,
+            anchor_cjk=self.anchor_cjk,
             multilingual=self.multilingual,
         )
 
