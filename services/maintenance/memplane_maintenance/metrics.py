@@ -37,3 +37,15 @@ JOB_STEP_SECONDS: Final = Histogram(
     labelnames=("kind",),
     buckets=(0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
+
+DRIFTS: Final = ("missing", "unqueued", "wordless", "stale")
+"""Rows that the index lacks; memories that were never embedded; those without words; rows that it should not hold."""
+
+DRIFT_ROWS: Final = Counter(
+    "memplane_maintenance_index_drift_rows", "Drift that reconciling found and mended.", labelnames=("direction",)
+)
+INDEX_COLLECTIONS: Final = Gauge(
+    "memplane_maintenance_index_collections",
+    "Collections that should not be there, should be and are not, or belong to nobody known here.",
+    labelnames=("state",),
+)

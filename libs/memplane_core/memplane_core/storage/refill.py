@@ -109,8 +109,11 @@ async def queue_page(
 
 async def queue_again(
     tenant: TenantId, connection: Connection, revisions: Sequence[Revision], *, generation: int
-) -> int:
-    """Have these revisions sent once more, those that are still current; returns how many."""
+) -> frozenset[UUID]:
+    """Have these revisions sent once more; returns the memories that will be.
+
+    One that is no longer current is left out, and so is one that waits to be sent, or can never be.
+    """
     rows = await connection.fetch(
         """
         INSERT INTO outbox AS o (tenant_id, generation, memory_id, rev, op)
@@ -118,16 +121,16 @@ async def queue_again(
         JOIN memory m ON m.tenant_id = $1 AND m.id = r.memory_id AND m.rev = r.rev AND m.state = 'active'
         ORDER BY m.id
         ON CONFLICT (tenant_id, memory_id, generation, rev, op) DO UPDATE
-        SET attempts = 0, done_at = NULL, failed_at = NULL, error = NULL, not_before = clock_timestamp(),
-            fresh_until = 'infinity'
-        RETURNING 1
+        SET attempts = 0, done_at = NULL, error = NULL, not_before = clock_timestamp(), fresh_until = 'infinity'
+        WHERE o.done_at IS NOT NULL
+        RETURNING memory_id
         """,
         tenant,
         generation,
         [revision.memory_id for revision in revisions],
         [revision.rev for revision in revisions],
     )
-    return len(rows)
+    return frozenset(row["memory_id"] for row in rows)
 
 
 async def waiting(tenant: TenantId, connection: Connection, *, generation: int) -> Waiting:

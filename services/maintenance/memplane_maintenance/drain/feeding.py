@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from typing import NoReturn
+from uuid import UUID
 
 import msgspec
 
@@ -12,7 +13,7 @@ from memplane_core.domain.index import Generation, IndexRow
 from memplane_core.domain.ports import VectorIndex
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
-from memplane_core.storage import outbox, removals
+from memplane_core.storage import outbox, reconcile, removals
 from memplane_core.storage.generations import mark_ready
 from memplane_core.storage.outbox import DueUpsert, Refusal, Revision
 from memplane_core.storage.session import Database
@@ -24,6 +25,7 @@ from memplane_maintenance.drain.terms import DrainLimits, DrainReport, Obstructe
 log = get_logger(__name__)
 
 _DELETE_KEYS = 1_000
+_QUEUED_AT_ONCE = 5_000
 
 
 class CollectionFeed:
@@ -115,6 +117,8 @@ class CollectionFeed:
         if self._ensured or (self._generation.state == "ready" and not any(row.attempts for row in due)):
             return
         try:
+            if not await self._was_made():
+                await self._queue_all()
             await self._index.ensure(self._tenant, self._generation)
         except (IndexUnavailable, TimeoutError) as error:
             await self._back_off([row.revision for row in due], error)
@@ -123,6 +127,37 @@ class CollectionFeed:
         self._generation = msgspec.structs.replace(self._generation, state="ready")
         self._ensured = True
         await self._tenure.hold()
+
+    async def _was_made(self) -> bool:
+        """Whether there is a collection, with what was sent to it before; False where the server has lost it."""
+        if self._generation.state == "absent":
+            return False
+        name = self._generation.collection
+        if name in {there.collection for there in await self._index.collections()}:
+            return True
+        log.warning("collection_lost", tenant=str(self._tenant), collection=name)
+        return False
+
+    async def _queue_all(self) -> None:
+        """Queue all that belongs into a collection before it is made.
+
+        Searches ask Postgres until the collection is there, and from then on for all that is queued: so none takes an
+        empty collection for the whole of it. This may take longer than a slice; begun anew each time it would not end.
+        """
+        after: UUID | None = None
+        while True:
+            await self._tenure.hold()
+            async with self._database.tenant(self._tenant) as connection:
+                page = await reconcile.queue_all_page(
+                    self._tenant,
+                    connection,
+                    generation=self._generation.number,
+                    after=after,
+                    limit=_QUEUED_AT_ONCE,
+                )
+            if page.seen < _QUEUED_AT_ONCE:
+                return
+            after = page.last
 
     async def _send(self, revisions: Sequence[Revision]) -> None:
         """Send these revisions whole and record that the index has them."""

@@ -7,6 +7,7 @@ from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.session import Database
 from memplane_maintenance.drain import DrainReport
 from memplane_maintenance.jobs.job import Job
+from memplane_maintenance.jobs.reconcile import Reconcile
 from memplane_maintenance.jobs.reindex import Reindex
 from memplane_maintenance.jobs.runner import JobRunner, RunReport
 
@@ -14,7 +15,17 @@ __all__ = ["Job", "JobRunner", "RunReport", "all_jobs"]
 
 
 def all_jobs(
-    database: Database, index: VectorIndex, drain: Callable[[TenantId], Awaitable[DrainReport]]
+    database: Database,
+    index: VectorIndex,
+    drain: Callable[[TenantId], Awaitable[DrainReport]],
+    *,
+    rpc_timeout_s: float = 20.0,
 ) -> dict[str, Job]:
-    """Every kind of job, by the name that requests use (`contracts.job_runs`)."""
-    return {"reindex": Reindex(database, index, drain)}
+    """Every kind of job, by the name that requests use (`contracts.job_runs`).
+
+    After `rpc_timeout_s` a call to the index can no longer take effect.
+    """
+    return {
+        "reindex": Reindex(database, index, drain),
+        "reconcile": Reconcile(database, index, rpc_timeout_s=rpc_timeout_s),
+    }

@@ -165,7 +165,8 @@ class Reindex:
         done = max(0, total - now.pending)
         if now.pending <= _FRESH and now.unembedded <= _FEW:
             return _advance(run, msgspec.structs.replace(memo, phase="prove", after=None, missing=0), done=done)
-        if report.obstacle in ("index", "embedding", "internal"):
+        # A generation that is being left may be the one in trouble: what counts is whether this one gets on.
+        if report.obstacle in ("index", "embedding", "internal") and done <= run.record.done:
             return _advance(run, memo, done=done, held_up_by=_HELD_UP[report.obstacle])
         idle = not report.taken or not report.more
         return _advance(run, memo, done=done, pause_s=1.0 if idle else 0.0)
@@ -199,7 +200,7 @@ class Reindex:
         if not missing:
             return 0
         async with self._database.tenant(tenant) as connection:
-            return await refill.queue_again(tenant, connection, missing, generation=generation.number)
+            return len(await refill.queue_again(tenant, connection, missing, generation=generation.number))
 
     async def _proved(self, run: Run, memo: Memo, *, missing: int) -> Advance:
         result = {**run.record.result, "sent_again": run.record.result.get("sent_again", 0) + missing}

@@ -1,0 +1,330 @@
+"""What Postgres says the index ought to hold, what it says of keys that the index holds, and how both are mended."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Literal
+from uuid import UUID
+
+import msgspec
+
+from memplane_core.domain.index import IndexKey
+from memplane_core.domain.memory import head_of
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.domain.text import terms
+from memplane_core.storage.outbox import OR_AGAIN
+from memplane_core.storage.refill import Page
+from memplane_core.storage.session import Connection
+from memplane_core.storage.words import Owner, Words, replace_words
+
+MOST_CHUNKS: Final = 10_000
+"""More than any memory has: a key with a higher number was made by nobody here."""
+
+_START: Final = UUID(int=0)
+
+
+class SettledMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """An active memory of which the outbox says, by a finished row or by none, that the index holds it.
+
+    Attributes:
+        whole: It has chunks at its revision, each with its vector. Where not, it was never embedded, or lost them.
+        embedded: Numbers of its chunks with vectors.
+    """
+
+    memory_id: UUID
+    rev: int
+    whole: bool
+    embedded: list[int]
+
+    def index_keys(self) -> list[IndexKey]:
+        """What the index ought to hold of it."""
+        return [IndexKey(self.memory_id, self.rev, n) for n in self.embedded]
+
+
+class SettledPage(msgspec.Struct, frozen=True):
+    """Some active memories in the order of their ids.
+
+    Attributes:
+        page: How many there were, and where they end.
+        settled: Those of them that are; the index is still to be told of the others, or can never hold them.
+    """
+
+    page: Page
+    settled: list[SettledMemory]
+
+
+async def settled_page(
+    tenant: TenantId, connection: Connection, *, generation: int, after: UUID | None, limit: int
+) -> SettledPage:
+    """The next active memories after `after`."""
+    rows = await connection.fetch(
+        """
+        SELECT m.id AS memory_id, m.rev, o.memory_id IS NULL OR o.done_at IS NOT NULL AS settled,
+               c.chunks > 0 AND c.chunks = cardinality(c.embedded) AS whole, c.embedded
+        FROM (
+            SELECT id, rev FROM memory WHERE tenant_id = $1 AND id > $3 AND state = 'active' ORDER BY id LIMIT $4
+        ) m
+        LEFT JOIN outbox o ON o.tenant_id = $1 AND o.memory_id = m.id AND o.generation = $2 AND o.rev = m.rev
+            AND o.op || '' = 'upsert'
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS chunks, coalesce(array_agg(n ORDER BY n) FILTER (WHERE embedding IS NOT NULL), '{}')
+                AS embedded
+            FROM chunk WHERE tenant_id = $1 AND memory_id = m.id AND generation = $2 AND rev = m.rev
+        ) c
+        ORDER BY m.id
+        """,
+        tenant,
+        generation,
+        after or _START,
+        limit,
+    )
+    settled = [
+        SettledMemory(**{name: row[name] for name in SettledMemory.__struct_fields__}) for row in rows if row["settled"]
+    ]
+    return SettledPage(Page(rows[-1]["memory_id"] if rows else None, len(rows)), settled)
+
+
+async def still_settled(
+    tenant: TenantId, connection: Connection, memories: Sequence[SettledMemory], *, generation: int
+) -> frozenset[UUID]:
+    """Which of them are as they were read: those that `refill.queue_again` would queue."""
+    rows = await connection.fetch(
+        """
+        SELECT m.id FROM unnest($3::uuid[], $4::int[]) AS r(memory_id, rev)
+        JOIN memory m ON m.tenant_id = $1 AND m.id = r.memory_id AND m.rev = r.rev AND m.state = 'active'
+        WHERE NOT EXISTS (
+            SELECT FROM outbox o WHERE o.tenant_id = $1 AND o.memory_id = m.id AND o.generation = $2 AND o.rev = m.rev
+                AND o.op = 'upsert' AND o.done_at IS NULL)
+        """,
+        tenant,
+        generation,
+        [memory.memory_id for memory in memories],
+        [memory.rev for memory in memories],
+    )
+    return frozenset(row["id"] for row in rows)
+
+
+async def queue_all_page(
+    tenant: TenantId, connection: Connection, *, generation: int, after: UUID | None, limit: int
+) -> Page:
+    """Have the next active memories sent again, whatever the outbox says that the index holds.
+
+    What is pending stays so, and what can never be indexed is left alone.
+    """
+    row = await connection.fetchrow(
+        """
+        WITH page AS MATERIALIZED (
+            SELECT id, rev FROM memory WHERE tenant_id = $1 AND id > $3 AND state = 'active' ORDER BY id LIMIT $4
+        ), queued AS (
+            INSERT INTO outbox AS o (tenant_id, generation, memory_id, rev, op)
+            SELECT $1, $2, p.id, p.rev, 'upsert' FROM page p
+            WHERE NOT EXISTS (
+                SELECT FROM outbox w WHERE w.tenant_id = $1 AND w.memory_id = p.id AND w.generation = $2
+                    AND w.rev = p.rev AND w.op = 'upsert' AND w.done_at IS NULL)
+            ORDER BY p.id
+            ON CONFLICT (tenant_id, memory_id, generation, rev, op) DO UPDATE
+            SET attempts = 0, done_at = NULL, error = NULL, not_before = clock_timestamp(), fresh_until = 'infinity'
+            WHERE o.done_at IS NOT NULL
+        )
+        SELECT count(*) AS seen, (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last FROM page
+        """,
+        tenant,
+        generation,
+        after or _START,
+        limit,
+    )
+    assert row is not None
+    return Page(row["last"], row["seen"])
+
+
+Verdict = Literal["behind", "unknown"]
+
+
+class StaleKey(msgspec.Struct, frozen=True):
+    """A key in the index that is no chunk of a memory as it is now.
+
+    Attributes:
+        verdict: `behind` where its memory is gone, hidden, or at a later revision: it can never be right again.
+            `unknown` where its revision is the current one or a later one, and Postgres has no such chunk: it was
+            stored by nobody here, or Postgres was put back to an earlier state, and a later write may take that key.
+    """
+
+    key: IndexKey
+    verdict: Verdict
+
+
+async def stale_keys(
+    tenant: TenantId, connection: Connection, keys: Sequence[IndexKey], *, generation: int
+) -> list[StaleKey]:
+    """Which of these keys the index ought not to hold, but for those that the outbox is about to remove.
+
+    The keys must have been read from the index before: what it holds was committed here before it was sent there.
+    """
+    rows = await connection.fetch(
+        f"""
+        SELECT k.memory_id, k.rev, k.n,
+               (m.id IS NULL OR m.rev > k.rev) AND k.rev BETWEEN 0 AND {2**31 - 1} AND k.n BETWEEN 0 AND {MOST_CHUNKS}
+                   AS behind
+        FROM unnest($3::uuid[], $4::numeric[], $5::numeric[]) AS k(memory_id, rev, n)
+        LEFT JOIN memory m ON m.tenant_id = $1 AND m.id = k.memory_id AND m.state = 'active'
+        WHERE NOT EXISTS (
+            SELECT FROM chunk c WHERE c.tenant_id = $1 AND c.memory_id = k.memory_id AND c.generation = $2
+                AND c.rev = k.rev AND c.n = k.n AND c.embedding IS NOT NULL AND m.rev = k.rev)
+          AND NOT EXISTS (
+            SELECT FROM outbox o WHERE o.tenant_id = $1 AND o.memory_id = k.memory_id AND o.generation = $2
+                AND o.rev = k.rev AND o.op = 'delete' AND o.done_at IS NULL AND o.chunks > k.n)
+        """,
+        tenant,
+        generation,
+        [key.memory_id for key in keys],
+        [key.rev for key in keys],
+        [key.n for key in keys],
+    )
+    return [
+        StaleKey(
+            IndexKey(UUID(int=row["memory_id"].int), int(row["rev"]), int(row["n"])),
+            "behind" if row["behind"] else "unknown",
+        )
+        for row in rows
+    ]
+
+
+async def queue_removals(
+    tenant: TenantId, connection: Connection, keys: Sequence[IndexKey], *, generation: int
+) -> None:
+    """Queue keys for removal from the index, but for those that could become right: see `StaleKey.verdict`."""
+    chunks: dict[tuple[UUID, int], int] = {}
+    for key in keys:
+        place = (key.memory_id, key.rev)
+        chunks[place] = max(chunks.get(place, 0), key.n + 1)
+    places = sorted(chunks)
+    await connection.execute(
+        f"""
+        INSERT INTO outbox AS o (tenant_id, generation, memory_id, rev, op, chunks)
+        SELECT $1, $2, r.memory_id, r.rev, 'delete', r.chunks
+        FROM unnest($3::uuid[], $4::int[], $5::int[]) AS r(memory_id, rev, chunks)
+        WHERE NOT EXISTS (
+            SELECT FROM memory m
+            WHERE m.tenant_id = $1 AND m.id = r.memory_id AND m.rev <= r.rev AND m.state = 'active')
+        {OR_AGAIN}
+        """,
+        tenant,
+        generation,
+        [memory_id for memory_id, _ in places],
+        [rev for _, rev in places],
+        [chunks[place] for place in places],
+    )
+
+
+class WordlessPage(msgspec.Struct, frozen=True):
+    """Some active memories in the order of their ids.
+
+    Attributes:
+        page: How many there were, and where they end.
+        wordless: Those of them that cannot be found by words.
+    """
+
+    page: Page
+    wordless: list[UUID]
+
+
+async def wordless_page(tenant: TenantId, connection: Connection, *, after: UUID | None, limit: int) -> WordlessPage:
+    """The next active memories after `after`."""
+    rows = await connection.fetch(
+        """
+        SELECT m.id, w.memory_id IS NULL AS wordless
+        FROM (SELECT id FROM memory WHERE tenant_id = $1 AND id > $2 AND state = 'active' ORDER BY id LIMIT $3) m
+        LEFT JOIN memory_words w ON w.tenant_id = $1 AND w.memory_id = m.id
+        ORDER BY m.id
+        """,
+        tenant,
+        after or _START,
+        limit,
+    )
+    page = Page(rows[-1]["id"] if rows else None, len(rows))
+    return WordlessPage(page, [row["id"] for row in rows if row["wordless"]])
+
+
+async def restore_words(tenant: TenantId, connection: Connection, memory_ids: Sequence[UUID]) -> None:
+    """Give memories their words anew. They stay locked until the transaction ends, so that no edit comes between."""
+    rows = await connection.fetch(
+        """
+        SELECT id, content, actor, user_id, agent_id, session_id, occurred_at FROM memory
+        WHERE tenant_id = $1 AND id = ANY($2::uuid[]) AND state = 'active'
+        ORDER BY id FOR NO KEY UPDATE
+        """,
+        tenant,
+        memory_ids,
+    )
+    words = [
+        Words(
+            memory_id=row["id"],
+            terms=terms(head_of(row["actor"], row["occurred_at"]) + row["content"]),
+            owner=Owner(row["user_id"], row["agent_id"], row["session_id"]),
+            occurred_at=row["occurred_at"],
+        )
+        for row in rows
+    ]
+    await replace_words(tenant, connection, words)
+
+
+async def mark_absent(tenant: TenantId, connection: Connection, *, generation: int) -> None:
+    """Record that a collection is not there any more: searches do without it until the drain has made it anew."""
+    await connection.execute(
+        "UPDATE generation SET state = 'absent' WHERE tenant_id = $1 AND number = $2", tenant, generation
+    )
+
+
+async def has_memories(tenant: TenantId, connection: Connection) -> bool:
+    """Whether the tenant has any active memory."""
+    return bool(
+        await connection.fetchval(
+            "SELECT EXISTS (SELECT FROM memory WHERE tenant_id = $1 AND state = 'active')", tenant
+        )
+    )
+
+
+class KnownTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant as this database knows it.
+
+    Attributes:
+        deleted: It is gone.
+        gone: Its generations whose collections are of no more use: all of a tenant that is gone.
+        last_run_at: When a job of the kind `reconcile` was last asked for; when the tenant was made where none was.
+    """
+
+    deleted: bool
+    gone: list[int]
+    last_run_at: datetime
+
+
+async def known_tenant(tenant: TenantId, connection: Connection) -> KnownTenant | None:
+    """The tenant, also where it is gone; None where there never was one of that id."""
+    row = await connection.fetchrow(
+        """
+        SELECT t.deleted_at IS NOT NULL AS deleted,
+            ARRAY(SELECT number FROM generation g WHERE g.tenant_id = $1
+                AND (g.life = 'dropped' OR t.deleted_at IS NOT NULL) ORDER BY number) AS gone,
+            coalesce((SELECT max(created_at) FROM job WHERE tenant_id = $1 AND kind = 'reconcile'), t.created_at)
+                AS last_run_at
+        FROM tenant t WHERE t.id = $1
+        """,
+        tenant,
+    )
+    if row is None:
+        return None
+    return KnownTenant(deleted=row["deleted"], gone=list(row["gone"]), last_run_at=row["last_run_at"])
+
+
+async def forget_old_runs(tenant: TenantId, connection: Connection, *, started_by: str, keep: int) -> None:
+    """Delete all runs of the kind `reconcile` that somebody started and that have ended, but for the latest few."""
+    await connection.execute(
+        """
+        DELETE FROM job WHERE tenant_id = $1 AND id IN (
+            SELECT id FROM job WHERE tenant_id = $1 AND kind = 'reconcile' AND started_by = $2
+                AND state NOT IN ('queued', 'running')
+            ORDER BY id DESC OFFSET $3)
+        """,
+        tenant,
+        started_by,
+        keep,
+    )
