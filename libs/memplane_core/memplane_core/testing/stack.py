@@ -39,6 +39,7 @@ class Stack:
 
     Attributes:
         env: What the first gateway was given, which has the settings of every other service among its own.
+        admin_key: Of the installation.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Stack:
         self._doors = doors
         self._model = model
         self._extra = dict(env or {})
-        self._admin_key = secrets.token_urlsafe(24)
+        self.admin_key = secrets.token_urlsafe(24)
         self._exit = ExitStack()
         self.retrievals: list[ServiceProcess] = []
         self.gateways: list[ServiceProcess] = []
@@ -100,7 +101,7 @@ class Stack:
             retrieval = opening.enter_context(ServiceProcess("memplane_retrieval", env=shared))
             door = {
                 "MEMPLANE_GATEWAY__KEY_PEPPER": "pepper of the tests, long enough",
-                "MEMPLANE_GATEWAY__ADMIN_KEY": self._admin_key,
+                "MEMPLANE_GATEWAY__ADMIN_KEY": self.admin_key,
                 "MEMPLANE_ENDPOINTS__RETRIEVAL_URL": retrieval.url,
             }
             self.env = self.env or shared | door
@@ -117,7 +118,7 @@ class Stack:
     def admin(self) -> httpx2.Client:
         """A client with the admin key; close it."""
         return httpx2.Client(
-            base_url=self.gateways[0].url, headers={"Authorization": f"Bearer {self._admin_key}"}, timeout=30
+            base_url=self.gateways[0].url, headers={"Authorization": f"Bearer {self.admin_key}"}, timeout=30
         )
 
     def client(self, tenant: StackTenant, *, door: int = 0) -> httpx2.Client:
