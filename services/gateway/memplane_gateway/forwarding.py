@@ -49,7 +49,8 @@ class Forwarder:
             Unavailable: The service is away.
             UpstreamTimeout: It took too long.
         """
-        principal = request.require(scope)
+        # The service behind enforces what a key is bound to, and refuses bound keys where it cannot.
+        principal = request.require(scope, bound=True)
         answer = await self._retrieval.forward(
             principal,
             request.method,

@@ -75,7 +75,8 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
         checks={"postgres": check_postgres},
         middleware=[InternalAuth(tokens)],
         dependencies={
-            name: _provide(parts, name) for name in ("database", "writer", "patcher", "searcher", "index_wait")
+            name: _provide(parts, name)
+            for name in ("database", "generations", "writer", "patcher", "searcher", "index_wait")
         },
     )
 
@@ -117,6 +118,7 @@ def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
     chunker = Chunker(ports.embedder, settings.write)
     return {
         "database": ports.database,
+        "generations": generations,
         "writer": Writer(ports.database, generations, chunker, ports.kicker),
         "patcher": Patcher(ports.database, generations, chunker, ports.kicker),
         "searcher": Searcher(

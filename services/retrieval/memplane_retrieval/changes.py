@@ -9,9 +9,9 @@ import uuid_utils.compat
 from msgspec import UNSET
 
 from memplane_core.contracts.memories import MemoryFields, MemoryWrite
+from memplane_core.contracts.policy import Policy
 from memplane_core.domain.chunking import FindableText
 from memplane_core.domain.memory import (
-    DEFAULT_IMPORTANCE,
     DEFAULT_PRIORITY,
     DEFAULT_TYPE,
     IDENTITY_FIELDS,
@@ -33,7 +33,6 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "user_id": None,
     "agent_id": None,
     "session_id": None,
-    "importance": DEFAULT_IMPORTANCE,
     "priority": DEFAULT_PRIORITY,
     "pinned": False,
     "metadata": {},
@@ -61,11 +60,11 @@ def given_fields(fields: MemoryFields, *, pointer: str = "") -> dict[str, Any]:
     return given
 
 
-def new_memory(write: MemoryWrite, *, now: datetime, pointer: str = "") -> NewMemory:
+def new_memory(write: MemoryWrite, *, now: datetime, policy: Policy, pointer: str = "") -> NewMemory:
     """A memory with a fresh id, defaults where the caller said nothing, and its twin's key unless it has a name."""
     given = given_fields(write, pointer=pointer)
     occurred_at: datetime | None = given.pop("occurred_at", None)
-    values = {**_DEFAULTS, **given}
+    values: dict[str, Any] = {**_DEFAULTS, "importance": policy.default_importance, **given}
     key = dedup_key(
         content=values["content"],
         actor=values["actor"],

@@ -4,6 +4,8 @@ import hashlib
 import re
 from typing import Final
 
+import msgspec
+
 from memplane_core.contracts.checks import text_faults
 from memplane_core.domain.errors import Fault, InvalidRequest, invalid
 from memplane_core.storage.idempotency import Fingerprint
@@ -47,4 +49,7 @@ async def fingerprint_of(request: ServiceRequest, *, route: str) -> Fingerprint 
         faults = [Fault("Idempotency-Key", "must not be empty")]
     if faults:
         raise InvalidRequest(f"{faults[0].pointer}: {faults[0].detail}", faults=faults)
-    return Fingerprint(key, route, hashlib.sha256(await request.body()).digest())
+    bind = msgspec.json.encode(request.principal.bind, order="sorted") if request.principal.bind else b""
+    if bind:  # keys of the same bind know each other's requests, those of another never
+        key = f"{hashlib.sha256(bind + key.encode()).hexdigest()} bound"
+    return Fingerprint(key, route, hashlib.sha256(bind + await request.body()).digest())

@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from memplane_core.contracts.memories import MemoryPatch
+from memplane_core.domain.binding import sees
 from memplane_core.domain.errors import Conflict, DuplicateMemory, NotFound, PreconditionFailed
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.ports import Kicker
@@ -15,6 +16,7 @@ from memplane_retrieval.attempts import ChangedMeanwhileError, attempts, is_cont
 from memplane_retrieval.changes import Amended, amend, given_fields
 from memplane_retrieval.embedding import Chunker
 from memplane_retrieval.generations import Generations
+from memplane_retrieval.ownership import check_patch_owner
 
 
 class Patcher:
@@ -30,11 +32,13 @@ class Patcher:
         """The memory with the named fields changed.
 
         Raises:
-            NotFound: There is none, or it has expired.
+            NotFound: There is none, or it has expired, or it is nobody's whom the caller's key is bound to.
+            Forbidden: It would become somebody else's.
             PreconditionFailed: `if_match` is not its version.
             DuplicateMemory: It would become equal to another active memory.
             Conflict: Others kept changing it.
         """
+        check_patch_owner(principal, patch, policy=await self._generations.policy(principal.tenant))
         given = given_fields(patch)
         async for _ in attempts():
             try:
@@ -54,13 +58,14 @@ class Patcher:
         tenant = principal.tenant
         async with self._database.tenant(tenant) as connection:
             before = await memories.read_revision(tenant, connection, memory_id)
-        planned = amend(_found(before, if_match=if_match), given)
+        planned = amend(_found(principal, before, if_match=if_match), given)
         generation = await self._generations.active(tenant)
         text = None
         if planned.new_text:
             [text] = await self._chunker.texts(tenant, [planned.text], generation=generation)
         async with self._database.tenant(tenant) as connection:
-            locked = _found(await memories.read_revision(tenant, connection, memory_id, lock=True), if_match=if_match)
+            current = await memories.read_revision(tenant, connection, memory_id, lock=True)
+            locked = _found(principal, current, if_match=if_match)
             amended = amend(locked, given)
             if amended.new_text and (text is None or amended.text != planned.text):
                 raise ChangedMeanwhileError
@@ -85,7 +90,8 @@ class Patcher:
         async for _ in attempts():
             try:
                 async with self._database.tenant(tenant) as connection:
-                    _found(await memories.read_revision(tenant, connection, memory_id, lock=True), if_match=if_match)
+                    current = await memories.read_revision(tenant, connection, memory_id, lock=True)
+                    _found(principal, current, if_match=if_match)
                     await memories.remove(tenant, connection, memory_id)
             except Exception as error:
                 if is_contention(error):
@@ -115,8 +121,8 @@ async def _check_place(tenant: TenantId, connection: Connection, locked: Revisio
             )
 
 
-def _found(revision: Revision | None, *, if_match: int | None) -> Revision:
-    if revision is None:
+def _found(principal: Principal, revision: Revision | None, *, if_match: int | None) -> Revision:
+    if revision is None or not sees(principal, revision.memory):
         raise NotFound("there is no memory of this id")
     if if_match is not None and revision.memory.version != if_match:
         raise PreconditionFailed(f"the memory has version {revision.memory.version}, not {if_match}")

@@ -32,6 +32,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
     weights: Weights
     preset: Preset | None
+    decay_rate: float
     rerank: bool
     explain: bool
 

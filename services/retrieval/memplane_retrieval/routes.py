@@ -21,6 +21,7 @@ from memplane_core.contracts.memories import (
     SearchResponse,
     WrittenMemory,
 )
+from memplane_core.domain.binding import narrowed, sees
 from memplane_core.domain.errors import InvalidRequest, NotFound
 from memplane_core.domain.filters import Filter, parse_filter
 from memplane_core.domain.memory import Memory
@@ -30,6 +31,7 @@ from memplane_core.storage.idempotency import WriteOutcome
 from memplane_core.storage.session import Database
 from memplane_core.web.request import ServiceRequest
 from memplane_retrieval.cursors import Cursors
+from memplane_retrieval.generations import Generations
 from memplane_retrieval.headers import etag_of, fingerprint_of, if_match_of
 from memplane_retrieval.patch import Patcher
 from memplane_retrieval.search import Searcher
@@ -48,7 +50,7 @@ async def write_memory(
     request: ServiceRequest, data: JSONBody[MemoryWrite], writer: NamedDependency[Writer]
 ) -> Response[WrittenMemory]:
     """Store one memory."""
-    principal = request.require("memories:write")
+    principal = request.require("memories:write", bound=True)
     check_write(data)
     fingerprint = await fingerprint_of(request, route="POST /v1/memories")
     written = await writer.write(principal, [data], batch=False, fingerprint=fingerprint)
@@ -73,7 +75,7 @@ async def write_batch(
     index_wait: NamedDependency[IndexWait],
 ) -> Response[BatchWritten]:
     """Store 1 to 1,000 memories, all or none."""
-    principal = request.require("memories:write")
+    principal = request.require("memories:write", bound=True)
     check_batch(data)
     fingerprint = await fingerprint_of(request, route="POST /v1/memories/batch")
     written = await writer.write(principal, data.memories, batch=True, fingerprint=fingerprint)
@@ -100,7 +102,7 @@ async def search_memories(
     request: ServiceRequest, data: JSONBody[SearchRequest], searcher: NamedDependency[Searcher]
 ) -> SearchResponse:
     """Recall the memories that a query is about."""
-    principal = request.require("memories:read")
+    principal = request.require("memories:read", bound=True)
     faults = text_faults(data.query, "/query", _QUERY_BYTES)
     if faults:
         raise InvalidRequest(f"/query: {faults[0].detail}", faults=faults)
@@ -112,6 +114,7 @@ async def list_memories(
     request: ServiceRequest,
     database: NamedDependency[Database],
     *,
+    generations: NamedDependency[Generations],
     user_id: FromQuery[str | None] = None,
     agent_id: FromQuery[str | None] = None,
     session_id: FromQuery[str | None] = None,
@@ -125,7 +128,7 @@ async def list_memories(
     cursor: FromQuery[str | None] = None,
 ) -> MemoryPage:
     """Active memories whose fields have these values."""
-    tenant = request.require("memories:read").tenant
+    principal = request.require("memories:read", bound=True)
     where = query_filter(
         {
             "user_id": user_id,
@@ -139,16 +142,24 @@ async def list_memories(
         }
     )
     page = ListRequest(sort=sort, limit=limit, cursor=cursor)
-    return await _page(tenant, database, where=where, page=page, pointer="cursor")
+    policy = await generations.policy(principal.tenant)
+    where = narrowed(principal, where, require_user=policy.require_user, pointer="")
+    return await _page(principal.tenant, database, where=where, page=page, pointer="cursor")
 
 
 @post("/v1/memories/list", status_code=200, request_max_body_size=SINGLE_BODY_BYTES)
 async def list_matching_memories(
-    request: ServiceRequest, data: JSONBody[ListRequest], database: NamedDependency[Database]
+    request: ServiceRequest,
+    data: JSONBody[ListRequest],
+    *,
+    database: NamedDependency[Database],
+    generations: NamedDependency[Generations],
 ) -> MemoryPage:
     """Active memories that match a filter of any kind."""
-    tenant = request.require("memories:read").tenant
-    return await _page(tenant, database, where=parse_filter(data.filters), page=data, pointer="/cursor")
+    principal = request.require("memories:read", bound=True)
+    policy = await generations.policy(principal.tenant)
+    where = narrowed(principal, parse_filter(data.filters), require_user=policy.require_user)
+    return await _page(principal.tenant, database, where=where, page=data, pointer="/cursor")
 
 
 async def _page(tenant: TenantId, database: Database, *, where: Filter, page: ListRequest, pointer: str) -> MemoryPage:
@@ -168,12 +179,12 @@ async def get_memory(
     request: ServiceRequest, memory_id: FromPath[UUID], database: NamedDependency[Database]
 ) -> Response[Memory]:
     """One memory."""
-    tenant = request.require("memories:read").tenant
-    async with database.tenant(tenant) as connection:
-        found = await memories.read(tenant, connection, [memory_id])
-    if memory_id not in found:
+    principal = request.require("memories:read", bound=True)
+    async with database.tenant(principal.tenant) as connection:
+        found = await memories.read(principal.tenant, connection, [memory_id])
+    memory = found.get(memory_id)
+    if memory is None or not sees(principal, memory):
         raise NotFound("there is no memory of this id")
-    memory = found[memory_id]
     return Response(memory, headers={"ETag": etag_of(memory.version)})
 
 
@@ -185,7 +196,7 @@ async def patch_memory(
     patcher: NamedDependency[Patcher],
 ) -> Response[Memory]:
     """Change the named fields of one memory."""
-    principal = request.require("memories:write")
+    principal = request.require("memories:write", bound=True)
     check_patch(data)
     memory = await patcher.patch(principal, memory_id, patch=data, if_match=if_match_of(request))
     return Response(memory, headers={"ETag": etag_of(memory.version)})
@@ -194,7 +205,7 @@ async def patch_memory(
 @delete("/v1/memories/{memory_id:uuid}")
 async def delete_memory(request: ServiceRequest, memory_id: FromPath[UUID], patcher: NamedDependency[Patcher]) -> None:
     """Delete one memory for good."""
-    principal = request.require("memories:write")
+    principal = request.require("memories:write", bound=True)
     await patcher.delete(principal, memory_id, if_match=if_match_of(request))
 
 

@@ -7,6 +7,8 @@ from typing import Final
 import msgspec
 
 from memplane_core.contracts.memories import Degraded, FoundMemory, ScoreParts, SearchRequest, SearchResponse
+from memplane_core.contracts.policy import Policy
+from memplane_core.domain.binding import narrowed
 from memplane_core.domain.embedding import ModelProfile
 from memplane_core.domain.errors import (
     EmbeddingUnavailable,
@@ -19,7 +21,7 @@ from memplane_core.domain.filters import Filter, parse_filter
 from memplane_core.domain.index import FloatArray, Generation
 from memplane_core.domain.memory import Memory, to_utc
 from memplane_core.domain.ports import Embedder
-from memplane_core.domain.ranking import Question, Weights, rank
+from memplane_core.domain.ranking import Question, rank
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.domain.text import terms
 from memplane_core.observability.logs import get_logger
@@ -66,17 +68,21 @@ class Searcher:
         """The best `top_k` memories for the query, or all that match where there are fewer.
 
         Raises:
-            InvalidRequest: A filter, the weights or the query make no sense.
+            InvalidRequest: A filter, the weights or the query make no sense, or no user is named and has to be.
+            Forbidden: The filter asks for somebody whom the caller's key is not bound to.
             EmbeddingUnavailable: The query could not be embedded in time, and words alone cannot answer.
             IndexUnavailable: The index is away, and there is too much for Postgres to stand in.
             ModelMismatch: The tenant's model makes other vectors by now.
         """
-        where = parse_filter(request.filters)
+        policy = await self._generations.policy(principal.tenant)
+        where = narrowed(principal, parse_filter(request.filters), require_user=policy.require_user)
         _check(request)
         now = datetime.now(UTC) if request.now is None else to_utc(request.now, pointer="/now")
         for _ in range(_ATTEMPTS):
             generation = await self._generations.active(principal.tenant)
-            query = await self._query(principal.tenant, request, generation=generation, where=where, now=now)
+            query = await self._query(
+                principal.tenant, request, generation=generation, policy=policy, where=where, now=now
+            )
             try:
                 results, degraded = await self._answer(query)
             except GenerationMovedError:
@@ -96,7 +102,14 @@ class Searcher:
         self._touches.add(tenant, touched, at=time.time())
 
     async def _query(
-        self, tenant: TenantId, request: SearchRequest, *, generation: Generation, where: Filter, now: datetime
+        self,
+        tenant: TenantId,
+        request: SearchRequest,
+        *,
+        generation: Generation,
+        policy: Policy,
+        where: Filter,
+        now: datetime,
     ) -> Query:
         words = terms(request.query) if request.mode != "dense" else b""
         model, vector = await self._meaning(tenant, request, generation=generation, words=words)
@@ -109,10 +122,11 @@ class Searcher:
             where=where,
             top_k=request.top_k,
             candidates=min(max(wanted, request.top_k), MAX_CANDIDATES),
-            min_relevance=request.min_relevance,
+            min_relevance=policy.min_relevance if request.min_relevance is None else request.min_relevance,
             now=now,
-            weights=request.weights or Weights(),
-            preset=request.preset,
+            weights=request.weights or policy.weights,
+            preset=request.preset or (policy.preset if request.weights is None else None),
+            decay_rate=policy.decay_rate,
             rerank=request.rerank,
             explain=request.explain,
         )
@@ -171,7 +185,14 @@ class Searcher:
             if len(pool) < query.top_k and not nominated.whole:
                 return None
             POOL_SIZE.observe(len(pool))
-            ranked = rank(pool, question=query.question, now=query.now, weights=query.weights, preset=query.preset)
+            ranked = rank(
+                pool,
+                question=query.question,
+                now=query.now,
+                weights=query.weights,
+                preset=query.preset,
+                decay_rate=query.decay_rate,
+            )
             best = [place for place in ranked if place.relevance >= query.min_relevance][:wanted]
             found = await memories.read(query.tenant, connection, [place.candidate.memory_id for place in best])
         return [

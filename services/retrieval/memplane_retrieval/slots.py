@@ -7,6 +7,7 @@ from datetime import datetime
 import msgspec
 
 from memplane_core.contracts.memories import MemoryWrite
+from memplane_core.contracts.policy import Policy
 from memplane_core.storage.memories import Name, Revision
 from memplane_core.storage.memory_writes import NewMemory
 from memplane_retrieval.changes import folded, new_memory
@@ -39,7 +40,7 @@ class Slot(msgspec.Struct, kw_only=True):
         return Name(self.write.external_id, self.fresh.user_id, self.fresh.agent_id)
 
 
-def slots_of(writes: Sequence[MemoryWrite], *, now: datetime, batch: bool) -> list[Slot]:
+def slots_of(writes: Sequence[MemoryWrite], *, now: datetime, policy: Policy, batch: bool) -> list[Slot]:
     """Slots in lock order. Equal items share one, unless they ask to be created all the same.
 
     Raises:
@@ -47,7 +48,7 @@ def slots_of(writes: Sequence[MemoryWrite], *, now: datetime, batch: bool) -> li
     """
     slots: dict[bytes, Slot] = {}
     for n, write in enumerate(writes):
-        fresh = new_memory(write, now=now, pointer=f"/memories/{n}" if batch else "")
+        fresh = new_memory(write, now=now, policy=policy, pointer=f"/memories/{n}" if batch else "")
         order = fresh.dedup_key or _name_key(write, fresh)
         known = slots.get(order)
         if known is None:
@@ -58,7 +59,7 @@ def slots_of(writes: Sequence[MemoryWrite], *, now: datetime, batch: bool) -> li
             slots[twin] = Slot(order=twin, items=[n], writes=[write], write=write, fresh=alone)
         else:
             known.write = folded(known.write, write)
-            again = new_memory(known.write, now=now)
+            again = new_memory(known.write, now=now, policy=policy)
             known.fresh = msgspec.structs.replace(again, id=known.fresh.id)
             known.items.append(n)
             known.writes.append(write)

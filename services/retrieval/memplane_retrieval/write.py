@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from memplane_core.contracts.memories import MemoryWrite
+from memplane_core.domain.binding import sees
 from memplane_core.domain.chunking import FindableText
 from memplane_core.domain.errors import Conflict
 from memplane_core.domain.index import Generation
@@ -23,6 +24,7 @@ from memplane_retrieval.attempts import ChangedMeanwhileError, attempts, is_cont
 from memplane_retrieval.changes import Amended, amend, given_fields, repeated
 from memplane_retrieval.embedding import Chunker, TextToChunk
 from memplane_retrieval.generations import Generations
+from memplane_retrieval.ownership import owned
 from memplane_retrieval.slots import Slot, slots_of
 
 
@@ -72,17 +74,21 @@ class Writer:
             fingerprint: Of the request, where it came with an Idempotency-Key.
 
         Raises:
+            Forbidden: One names somebody whom the caller's key is not bound to.
+            InvalidRequest: One names no user, and the tenant's policy asks for it.
             IdempotencyMismatch, IdempotencyInFlight: See `storage.idempotency`.
             Conflict: Others kept changing the same memories.
         """
         tenant = principal.tenant
+        policy = await self._generations.policy(tenant)
+        writes = owned(principal, writes, policy=policy, batch=batch)
         async for _ in attempts():
-            slots = slots_of(writes, now=datetime.now(UTC), batch=batch)
+            slots = slots_of(writes, now=datetime.now(UTC), policy=policy, batch=batch)
             if fingerprint is not None or any(slot.name for slot in slots):
                 async with self._database.tenant(tenant) as connection:
                     before = fingerprint and await idempotency.recall_outcome(tenant, connection, fingerprint)
                     if before is not None:
-                        return await self._replay(tenant, connection, before)
+                        return await self._replay(principal, connection, before)
                     await self._find_named(tenant, connection, slots)
             plan = await self._plan(tenant, slots)
             try:
@@ -90,7 +96,7 @@ class Writer:
                     if fingerprint is not None:
                         before = await idempotency.claim(tenant, connection, fingerprint)
                         if before is not None:
-                            return await self._replay(tenant, connection, before)
+                            return await self._replay(principal, connection, before)
                     written = await self._store(principal, connection, plan, items=len(writes))
                     if fingerprint is not None:
                         await idempotency.settle(tenant, connection, fingerprint, written.outcome)
@@ -103,9 +109,11 @@ class Writer:
             return written
         raise Conflict("others keep changing the same memories; try again", retry_after=1)
 
-    async def _replay(self, tenant: TenantId, connection: Connection, before: list[WriteOutcome]) -> Written:
-        found = await memories.read(tenant, connection, [item.id for item in before], also_expired=True)
-        return Written(before, found, replayed=True)
+    async def _replay(self, principal: Principal, connection: Connection, before: list[WriteOutcome]) -> Written:
+        ids = [item.id for item in before]
+        found = await memories.read(principal.tenant, connection, ids, also_expired=True)
+        own = {memory_id: memory for memory_id, memory in found.items() if sees(principal, memory)}
+        return Written(before, own, replayed=True)
 
     async def _find_named(self, tenant: TenantId, connection: Connection, slots: Sequence[Slot]) -> None:
         names = {slot.order: name for slot in slots if (name := slot.name) is not None}

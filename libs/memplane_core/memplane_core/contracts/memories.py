@@ -114,9 +114,9 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         filters: What the memories found must match; all of them when left out.
         mode: `dense` by meaning alone, `lexical` by words alone, `hybrid` by both.
-        weights: Of the parts of a score; not together with `preset`.
+        weights: Of the parts of a score, the policy's when left out; not together with `preset`.
         preset: A ranking known by name: `dbgpt` adds similarity, recency and 0.15 x importance.
-        min_relevance: Leaves out what is less relevant than this, 0..1.
+        min_relevance: Leaves out what is less relevant than this, 0..1; the policy's when left out.
         now: Clock of the ranking, for replays; the server's own when left out.
         touch: False leaves no trace of this search in what it found.
         explain: True returns the parts of each score.
@@ -130,7 +130,7 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     mode: Mode = "hybrid"
     weights: Weights | None = None
     preset: Preset | None = None
-    min_relevance: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    min_relevance: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     now: Moment | None = None
     touch: bool = True
     explain: bool = False

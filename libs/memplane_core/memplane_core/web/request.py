@@ -38,9 +38,19 @@ class ServiceRequest(Request[None, None, Any]):
         """The id that ties this request's log lines, problems and history together."""
         return str(self.scope["state"].get("request_id", ""))
 
-    def require(self, scope: Scope) -> Principal:
-        """The caller, who must hold `scope`. Raises Forbidden naming the scope that is missing."""
+    def require(self, scope: Scope, *, bound: bool = False) -> Principal:
+        """The caller, who must hold `scope`.
+
+        Args:
+            scope: What the route needs.
+            bound: The route keeps bound keys to their own memories (`domain.binding`); all others are closed to them.
+
+        Raises:
+            Forbidden: The scope is missing, which is named, or the route is closed to bound keys.
+        """
         principal = self.principal
         if scope not in principal.scopes:
             raise Forbidden(f"this route needs a key with the scope {scope!r}")
+        if principal.bind and not bound:
+            raise Forbidden("this route is closed to keys that are bound to a user or an agent")
         return principal
