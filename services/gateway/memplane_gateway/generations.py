@@ -78,7 +78,7 @@ async def activate_generation(
 ) -> Response[JobView]:
     """Let a generation that is still kept answer searches again. It has been kept up to date, and is proved first."""
     kinds = JobKinds(database, embedder, index_defaults)
-    start = ReindexStart(kind="reindex", to_generation=number, grace_s=data.grace_s)
+    start = ReindexStart(to_generation=number, grace_s=data.grace_s)
     view = await queue_job(TenantId(tenant_id), database, kinds, start=start, started_by="admin")
     return Response(view, headers={"Location": f"/admin/v1/tenants/{tenant_id}/jobs/{view.id}"})
 

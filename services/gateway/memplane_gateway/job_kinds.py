@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 
 from memplane_core.clients.embedding import HttpEmbedder
-from memplane_core.contracts.job_runs import JobStart, ReindexParams, ReindexStart
+from memplane_core.contracts.job_runs import JobStart, ReconcileStart, ReindexParams, ReindexStart
 from memplane_core.domain.embedding import ModelProfile
 from memplane_core.domain.errors import NotFound, invalid
 from memplane_core.domain.index import Generation
 from memplane_core.domain.indexing import complete_index_params
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.storage.generations import generation_lives
+from memplane_core.storage.generations import GenerationLife, generation_lives
 from memplane_core.storage.session import Database
 from memplane_gateway.settings import IndexDefaults
 
@@ -46,15 +46,15 @@ class JobKinds:
             NotFound: The tenant is gone.
             EmbeddingUnavailable: Nobody can tell which models are served.
         """
+        if isinstance(start, ReconcileStart):
+            await self._lives(tenant)
+            return Prepared("reconcile", {}, start.dry_run)
         params = await self._reindex(tenant, start)
         return Prepared("reindex", msgspec.to_builtins(params), start.dry_run)
 
     async def _reindex(self, tenant: TenantId, start: ReindexStart) -> ReindexParams:
-        async with self._database.tenant(tenant) as connection:
-            lives = await generation_lives(tenant, connection)
+        lives = await self._lives(tenant)
         kept = {life.generation.number: life.generation for life in lives if life.life == "kept"}
-        if not kept:
-            raise NotFound("there is no such tenant")
         if start.to_generation is not None:
             return _going_back(start, kept)
         active = next(life.generation for life in lives if life.active)
@@ -76,6 +76,13 @@ class JobKinds:
             to_generation=None,
             grace_s=start.grace_s,
         )
+
+    async def _lives(self, tenant: TenantId) -> list[GenerationLife]:
+        async with self._database.tenant(tenant) as connection:
+            lives = await generation_lives(tenant, connection)
+        if not lives:
+            raise NotFound("there is no such tenant")
+        return lives
 
     async def _model(self, name: str) -> ModelProfile:
         profiles = await self._embedder.profiles()

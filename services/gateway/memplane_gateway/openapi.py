@@ -31,6 +31,7 @@ _BODIES: Final = (
     job_runs.GenerationList,
     job_runs.JobPage,
     job_runs.JobView,
+    job_runs.ReconcileStart,
     job_runs.ReindexStart,
     lists.ListRequest,
     memories.BatchWrite,

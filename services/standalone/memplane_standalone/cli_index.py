@@ -61,7 +61,6 @@ def reindex(
         Show how it goes until it has ended; the exit code is 1 where it fails.
     """
     start = ReindexStart(
-        kind="reindex",
         model=model,
         index_type=index_type,
         index_params=_params(index_param) if index_param else None,
@@ -96,7 +95,7 @@ def rebuild_index(*, tenant: str | None = None, target: Target = _HERE) -> int:
         found = await admin.tenants() if tenant is None else [await admin.find_tenant(tenant)]
         started: list[tuple[TenantView, JobView]] = []
         for one in found:
-            start = ReindexStart(kind="reindex", grace_s=_REBUILD_GRACE_S)
+            start = ReindexStart(grace_s=_REBUILD_GRACE_S)
             try:
                 started.append((one, await admin.start_job(one.id, start)))
             except ApiError as error:

@@ -12,7 +12,9 @@ WEEK_S: Final = 7 * 24 * 3600
 YEAR_S: Final = 365 * 24 * 3600
 
 
-class ReindexStart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReindexStart(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="reindex"
+):
     """Make a new collection from Postgres and let it answer searches once it is complete; nothing stops meanwhile.
 
     Attributes:
@@ -25,7 +27,6 @@ class ReindexStart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         dry_run: Only tell what would be done.
     """
 
-    kind: Literal["reindex"]
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
     index_type: IndexType | None = None
     index_params: dict[str, int] | None = None
@@ -35,8 +36,24 @@ class ReindexStart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dry_run: bool = False
 
 
-JobStart = ReindexStart
-"""The body that starts a job. Of several kinds it becomes a union, tagged by `kind`."""
+class ReconcileStart(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="reconcile"
+):
+    """Compare the collections with Postgres both ways, and mend what differs; nothing stops meanwhile.
+
+    The result counts, over all generations that are kept: `checked` rows of both sides; rows `missing` from the index
+    and `stale` ones that it ought not to hold; memories `unqueued`, which were never embedded, and `wordless`, which
+    words did not find; `lost` collections; memories `requeued` to be sent again and rows `removed`.
+
+    Attributes:
+        dry_run: Only count: `requeued` and `removed` are what would have been.
+    """
+
+    dry_run: bool = False
+
+
+JobStart = ReindexStart | ReconcileStart
+"""The body that starts a job, its kind told by `kind`."""
 
 
 class ReindexParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +73,7 @@ class ReindexParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a job is, in what its kind counts: memories, for a reindex.
+    """How far a job is, in what its kind counts: memories, for a reindex; for a reconcile, in each generation.
 
     Attributes:
         total: Null until it is known.
@@ -75,7 +92,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         params: What it works by.
         result: What it did so far, in numbers.
         error: Why it failed, or what holds it up just now.
-        started_by: Public id of the key that asked for it, or `admin`.
+        started_by: Public id of the key that asked for it, `admin`, or `schedule` where it was time for it.
     """
 
     id: UUID
