@@ -38,7 +38,7 @@ class TestCreatingTenants:
         assert (row["number"], row["model"], row["dim"], row["index_type"], row["state"]) == (
             1, "test-model", 24, "HNSW", "absent",
         )  # fmt: skip
-        assert row["index_params"] == {"M": 16, "efConstruction": 200}
+        assert row["index_params"] == {"M": 32, "efConstruction": 400}
 
     async def test_a_name_is_given_to_one_living_tenant_only(self, door: Gateway) -> None:
         body = {"name": f"acme {uuid4().hex}"}

@@ -15,7 +15,7 @@ from memplane_core.embedded.ports import free_port
 from memplane_core.settings import MilvusSettings
 from memplane_core.testing.rows import index_row, unit_vectors
 from memplane_core.vectors import CollectionAbsent, CollectionNotLoaded, MilvusIndex
-from memplane_core.vectors.expressions import any_key, quoted, superset
+from memplane_core.vectors.expressions import any_key, is_narrow, quoted, superset
 from memplane_core.vectors.faults import translated
 from memplane_core.vectors.schema import search_params
 
@@ -71,15 +71,24 @@ class TestExpressions:
 
 class TestSearchParams:
     def test_ef_is_never_below_the_limit(self, generation: Generation) -> None:
-        assert search_params(generation, limit=10, ef=128, nprobe=32)["params"] == {"ef": 128}
-        assert search_params(generation, limit=800, ef=128, nprobe=32)["params"] == {"ef": 800}
+        def ef(limit: int, *, filtered: bool) -> object:
+            return search_params(generation, limit=limit, filtered=filtered, ef=128, nprobe=32)["params"]
+
+        assert ef(10, filtered=False) == ef(10, filtered=True) == {"ef": 128}
+        assert (ef(800, filtered=False), ef(800, filtered=True)) == ({"ef": 800}, {"ef": 3_200})
+        assert ef(16_384, filtered=True) == {"ef": 32_768}
+
+    def test_a_filter_is_narrow_unless_it_asks_for_the_living_alone(self) -> None:
+        assert not is_narrow(IndexFilter(alive_at=7))
+        assert is_narrow(IndexFilter(alive_at=7, user_id=("a",)))
+        assert is_narrow(IndexFilter(alive_at=7, occurred_to=5))
 
     @pytest.mark.parametrize(("params", "nprobe"), [({"nlist": 64}, 32), ({"nlist": 64, "nprobe": 5}, 5)])
     def test_nprobe_is_the_settings_unless_the_generation_has_its_own(
         self, generation: Generation, params: dict[str, int], nprobe: int
     ) -> None:
         flat = msgspec.structs.replace(generation, index_type="IVF_FLAT", index_params=params)
-        found = search_params(flat, limit=10, ef=128, nprobe=32)
+        found = search_params(flat, limit=10, filtered=True, ef=128, nprobe=32)
         assert found == {"metric_type": "COSINE", "params": {"nprobe": nprobe}}
 
 

@@ -44,6 +44,11 @@ def superset(where: IndexFilter) -> str | None:
     return " and ".join(terms)
 
 
+def is_narrow(where: IndexFilter) -> bool:
+    """Whether the filter asks for more than what has not expired, which nearly everything passes."""
+    return where != IndexFilter(alive_at=where.alive_at)
+
+
 def any_key(keys: Iterable[IndexKey]) -> str:
     """The rows of these keys. The form is one that Lite looks up by primary key instead of scanning for it."""
     return f"id in [{', '.join(quoted(str(key)) for key in keys)}]"

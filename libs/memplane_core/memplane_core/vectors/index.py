@@ -10,7 +10,7 @@ from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import MilvusSettings
 from memplane_core.vectors import schema
 from memplane_core.vectors.client import Connection, MilvusClients
-from memplane_core.vectors.expressions import any_key, key_range, superset
+from memplane_core.vectors.expressions import any_key, is_narrow, key_range, superset
 from memplane_core.vectors.faults import CollectionAbsent, CollectionNotLoaded
 from memplane_core.vectors.lifecycle import Collections
 from memplane_core.vectors.paging import stretch
@@ -130,7 +130,11 @@ class MilvusIndex:
                 expression=expression,
                 limit=limit,
                 params=schema.search_params(
-                    generation, limit=limit, ef=self._settings.search_ef, nprobe=self._settings.search_nprobe
+                    generation,
+                    limit=limit,
+                    filtered=is_narrow(where),
+                    ef=self._settings.search_ef,
+                    nprobe=self._settings.search_nprobe,
                 ),
             )
         except CollectionNotLoaded:

@@ -7,6 +7,7 @@ from pymilvus import CollectionSchema, DataType, MilvusClient
 from pymilvus.milvus_client import IndexParams
 
 from memplane_core.domain.index import FloatArray, Generation, IndexRow
+from memplane_core.domain.indexing import MAX_EF
 
 KEY: Final = "id"
 VECTOR: Final = "vector"
@@ -16,6 +17,7 @@ _KEY_BYTES = 64
 _STRING_BYTES = 256
 _STRINGS: Final = ("user_id", "agent_id", "session_id", "memory_type")
 _TIMES: Final = ("occurred_at", "expires_at")
+_FILTERED: Final = 4
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -43,11 +45,15 @@ def build_params(generation: Generation) -> dict[str, int]:
     return {name: value for name, value in generation.index_params.items() if name != "nprobe"}
 
 
-def search_params(generation: Generation, *, limit: int, ef: int, nprobe: int) -> dict[str, object]:
-    """How far a search looks: `ef` for HNSW, never below `limit`; for IVF_FLAT `nprobe`, or the generation's own."""
+def search_params(generation: Generation, *, limit: int, filtered: bool, ef: int, nprobe: int) -> dict[str, object]:
+    """How far a search looks.
+
+    `nprobe` lists of IVF_FLAT, unless the generation has its own. At least `ef` rows of HNSW and never fewer than
+    `limit`; four times as many under a filter, for what does not pass it takes up room on the way.
+    """
     match generation.index_type:
         case "HNSW":
-            params = {"ef": max(ef, limit)}
+            params = {"ef": min(MAX_EF, max(ef, limit * _FILTERED if filtered else limit))}
         case "IVF_FLAT":
             params = {"nprobe": generation.index_params.get("nprobe", nprobe)}
         case _:
