@@ -3,7 +3,7 @@
 import contextlib
 import time
 import uuid
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -35,6 +35,10 @@ class RetirementReport(msgspec.Struct, kw_only=True):
 
     dropped: int = 0
     more: bool = False
+
+
+class _SliceOver(Exception):
+    """The rest is for the next slice, or for whoever has the tenant by now."""
 
 
 class Retirement:
@@ -97,24 +101,45 @@ class Retirement:
             await self._index.drop(tenant, generation)
         finally:
             await self._give_back(tenant, draining)
-        after: UUID | None = None
-        while True:
-            if (
-                time.monotonic() >= ends_at
-                or await renew_lease(tenant, self._database, lease, ttl_s=self._lease_s) is None
-            ):
-                return False
+        try:
+            await self._delete_rows(tenant, generation, "chunk", lease=lease, ends_at=ends_at)
+            # An edit that saw its chunks may still be about to queue their removal; no later one does.
             async with self._database.tenant(tenant) as connection:
-                page = await refill.delete_page(
-                    tenant, connection, generation=generation.number, after=after, limit=_PAGE
-                )
-            if page.last is None:
-                break
-            after = page.last
+                await generations.hold_writes(tenant, connection, wait_s=_LOCK_S)
+            await self._delete_rows(tenant, generation, "outbox", lease=lease, ends_at=ends_at)
+        except _SliceOver:
+            return False
+        except Exception as error:
+            if is_contention(error):
+                return False
+            raise
         async with self._database.tenant(tenant) as connection:
             await generations.mark_dropped(tenant, connection, generation.number)
         log.info("generation_dropped", tenant=str(tenant), collection=generation.collection)
         return True
+
+    async def _delete_rows(
+        self,
+        tenant: TenantId,
+        generation: Generation,
+        table: Literal["chunk", "outbox"],
+        *,
+        lease: Lease,
+        ends_at: float,
+    ) -> None:
+        """Delete all that a table has of a generation. Raises _SliceOver."""
+        after: UUID | None = None
+        while True:
+            held = await renew_lease(tenant, self._database, lease, ttl_s=self._lease_s)
+            if held is None or time.monotonic() >= ends_at:
+                raise _SliceOver
+            async with self._database.tenant(tenant) as connection:
+                page = await refill.delete_page(
+                    tenant, connection, table=table, generation=generation.number, after=after, limit=_PAGE
+                )
+            if page.seen < _PAGE:
+                return
+            after = page.last
 
     async def _take(self, tenant: TenantId, name: str) -> Lease | None:
         return await take_lease(tenant, self._database, name=name, owner=uuid.uuid4().hex, ttl_s=self._lease_s)

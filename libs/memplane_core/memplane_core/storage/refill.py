@@ -1,7 +1,7 @@
 """Filling a generation from Postgres: what to queue, what still waits, and what the index ought to hold."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 from memplane_core.domain.index import IndexKey
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.outbox import Revision
-from memplane_core.storage.session import Connection, Row
+from memplane_core.storage.session import Connection
 
 _COUNTED: Final = 100_000
 """Rows are counted no further."""
@@ -271,29 +271,29 @@ async def take_over_vectors(
 
 
 async def delete_page(
-    tenant: TenantId, connection: Connection, *, generation: int, after: UUID | None, limit: int
+    tenant: TenantId,
+    connection: Connection,
+    *,
+    table: Literal["chunk", "outbox"],
+    generation: int,
+    after: UUID | None,
+    limit: int,
 ) -> Page:
-    """Delete the chunks and outbox rows that a generation has of the next `limit` memories."""
-    pages: list[Row] = []
-    for table in ("chunk", "outbox"):
-        row = await connection.fetchrow(
-            f"""
-            WITH page AS MATERIALIZED (
-                SELECT DISTINCT memory_id FROM {table} WHERE tenant_id = $1 AND memory_id > $3
-                ORDER BY memory_id LIMIT $4
-            ), gone AS (
-                DELETE FROM {table} t USING page p
-                WHERE t.tenant_id = $1 AND t.memory_id = p.memory_id AND t.generation = $2
-            )
-            SELECT count(*) AS seen, (SELECT memory_id FROM page ORDER BY memory_id DESC LIMIT 1) AS last FROM page
-            """,
-            tenant,
-            generation,
-            after or _START,
-            limit,
+    """Delete the rows that a generation has of the next `limit` memories in one of the tables keyed by generation."""
+    row = await connection.fetchrow(
+        f"""
+        WITH page AS MATERIALIZED (
+            SELECT DISTINCT memory_id FROM {table} WHERE tenant_id = $1 AND memory_id > $3 ORDER BY memory_id LIMIT $4
+        ), gone AS (
+            DELETE FROM {table} t USING page p
+            WHERE t.tenant_id = $1 AND t.memory_id = p.memory_id AND t.generation = $2
         )
-        assert row is not None
-        pages.append(row)
-    # The next page begins where the shorter one ended: what lies between is looked at again.
-    full: list[Any] = [row["last"] for row in pages if row["seen"] == limit]
-    return Page(min(full) if full else None, max(row["seen"] for row in pages))
+        SELECT count(*) AS seen, (SELECT memory_id FROM page ORDER BY memory_id DESC LIMIT 1) AS last FROM page
+        """,
+        tenant,
+        generation,
+        after or _START,
+        limit,
+    )
+    assert row is not None
+    return Page(row["last"], row["seen"])
