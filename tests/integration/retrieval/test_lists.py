@@ -69,6 +69,17 @@ class TestFilters:
         }
         assert await _listed(client, where) == ["2", "1"]
 
+    async def test_a_list_of_many_tags_asks_what_one_of_few_does(self, client: httpx2.AsyncClient) -> None:
+        await _write(client, content="1", scene=["s0"])
+        await _write(client, content="2", scene=["s0", "s99", "t"])
+        many = [f"s{n}" for n in range(100)]
+        for tags in (many[:2], many[:32], many[:33], many):
+            assert await _listed(client, {"scene": {"contains_any": tags}}) == ["2", "1"]
+            assert await _listed(client, {"scene": {"nin": tags}}) == []
+            assert await _listed(client, {"AND": [{"scene": {"in": tags}}] * 5, "scene": "t"}) == ["2"]
+        assert await _listed(client, {"scene": many}) == []
+        assert await _listed(client, {"scene": ["t", "s99", "s0"]}) == ["2"]
+
     async def test_a_patched_priority_counts_at_once(self, client: httpx2.AsyncClient) -> None:
         memory = await _write(client, content="useful", priority=2)
         assert await _listed(client, {"priority": {"gt": 3}}) == []

@@ -4,8 +4,7 @@ Nothing is unknown here either: a comparison with a missing value is null, which
 `IS NOT TRUE` makes it so under a NOT.
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import asyncpg
@@ -13,13 +12,17 @@ import msgspec
 
 from memplane_core.domain.errors import Unavailable
 from memplane_core.domain.filters import And, Condition, Field, Filter, Json, Not, Or, Value, fields_of
+from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.exact_json import exact_json
-from memplane_core.storage.session import Connection
+from memplane_core.storage.session import Connection, Row
 
 _USAGE: Final = frozenset(("priority", "last_accessed_at", "access_count"))
 _TYPES: Final = {"text": "text", "number": "float8", "flag": "boolean", "time": "timestamptz", "id": "uuid"}
 _MAX_JOINS: Final = 3
 """Conditions on scenes that are joins; a planner is slow with many, and more of them narrow little."""
+
+_MAX_JOINED: Final = 32
+"""Tags of one such join: a planner without statistics may look each of them up for each memory."""
 
 _SIGNS: Final = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
@@ -44,23 +47,30 @@ def needs_metadata(where: Filter) -> bool:
     return any(field.kind == "json" for field in fields_of(where))
 
 
-@asynccontextmanager
-async def limited(connection: Connection, where: Filter, *, seconds: float) -> AsyncGenerator[None]:
-    """Statements of the block, and of the transaction from then on, end after `seconds` where `needs_metadata`.
+async def fetch_matching(
+    tenant: TenantId, connection: Connection, query: str, *, where: Filter, values: Sequence[object], seconds: float
+) -> list[Row]:
+    """The rows of a statement that asks for what `where` matches; where that `needs_metadata`, within `seconds`.
+
+    Args:
+        tenant: The statement's first argument.
+        connection: A transaction of the tenant, which keeps the limit.
+        query: The statement.
+        where: What it asks for.
+        values: Its other arguments.
+        seconds: Most that it may take.
 
     Raises:
-        Unavailable: One took longer; it says that the filter is too wide.
+        Unavailable: It took longer; the filter is too wide.
     """
     if not needs_metadata(where):
-        yield
-        return
+        return await connection.fetch(query, tenant, *values)
     await connection.execute("SELECT set_config('statement_timeout', $1, true)", str(max(1, int(seconds * 1000))))
     try:
-        yield
+        return await connection.fetch(query, tenant, *values)
     except asyncpg.QueryCanceledError as error:
-        raise Unavailable(
-            "the filter on metadata takes too long; narrow it by an entity, a scene or a time", retry_after=5
-        ) from error
+        detail = "the filter on metadata takes too long; narrow it by an entity, a scene or a time"
+        raise Unavailable(detail, retry_after=5) from error
 
 
 class _Writer:
@@ -110,11 +120,11 @@ class _Writer:
             return "cardinality(m.scene) > 0"
         values = cast("list[str]", list(condition.values))
         every = condition.op == "contains_all" and len(values) > 1
-        if not must_hold or self._joins_left == 0:
+        single = every or len(values) == 1
+        if not must_hold or self._joins_left == 0 or not (single or len(values) <= _MAX_JOINED):
             return self._tags_of_row(values, every=every)
         # Under row-level security no index of an array is used: what a row must have is found in the side table.
         self._joins_left -= 1
-        single = every or len(values) == 1
         tag = f"= {self._bind(values[0], 'text')}" if single else f"= ANY({self._bind(values, 'text[]')})"
         found = f"m.id IN (SELECT s.memory_id FROM memory_scene s WHERE s.tenant_id = $1 AND s.scene {tag})"
         return f"{found} AND {self._tags_of_row(values, every=True)}" if every else found

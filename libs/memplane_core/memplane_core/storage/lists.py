@@ -11,7 +11,7 @@ from memplane_core.contracts.lists import Sort, SortKey
 from memplane_core.domain.filters import Filter
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.storage.filter_sql import conditions, limited, needs_usage
+from memplane_core.storage.filter_sql import conditions, fetch_matching, needs_usage
 from memplane_core.storage.memories import ALIVE, COLUMNS, SOURCE, memory_of
 from memplane_core.storage.session import Connection
 
@@ -74,20 +74,23 @@ async def list_page(
     if needs_usage(where) or column.startswith("u."):
         usage = "JOIN memory_usage u ON u.tenant_id = $1 AND u.memory_id = m.id"
     direction = "DESC" if order.descending else "ASC"
-    async with limited(connection, where, seconds=_METADATA_S):
-        # The ids for both tables: from the join alone the planner takes to reading the whole of the tenant's usage.
-        rows = await connection.fetch(
-            f"""
-            WITH page AS MATERIALIZED (
-                SELECT m.id FROM memory m {usage}
-                WHERE m.tenant_id = $1 AND m.state = 'active' AND {ALIVE}{matching}
-                ORDER BY {column} {direction}, m.id {direction} LIMIT $2
-            )
-            SELECT {COLUMNS} FROM {SOURCE}
-            WHERE m.tenant_id = $1 AND m.id = ANY(ARRAY(SELECT id FROM page))
-              AND u.memory_id = ANY(ARRAY(SELECT id FROM page))
-            ORDER BY {column} {direction}, m.id {direction}
-            """,
-            *values,
+    # The ids for both tables: from the join alone the planner takes to reading the whole of the tenant's usage.
+    rows = await fetch_matching(
+        tenant,
+        connection,
+        f"""
+        WITH page AS MATERIALIZED (
+            SELECT m.id FROM memory m {usage}
+            WHERE m.tenant_id = $1 AND m.state = 'active' AND {ALIVE}{matching}
+            ORDER BY {column} {direction}, m.id {direction} LIMIT $2
         )
+        SELECT {COLUMNS} FROM {SOURCE}
+        WHERE m.tenant_id = $1 AND m.id = ANY(ARRAY(SELECT id FROM page))
+          AND u.memory_id = ANY(ARRAY(SELECT id FROM page))
+        ORDER BY {column} {direction}, m.id {direction}
+        """,
+        where=where,
+        values=values[1:],
+        seconds=_METADATA_S,
+    )
     return [memory_of(row) for row in rows]
