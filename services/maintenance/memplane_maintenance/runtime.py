@@ -24,6 +24,7 @@ from memplane_maintenance.access import AccessFold
 from memplane_maintenance.drain import Drainer, DrainLimits
 from memplane_maintenance.idle import IdleRelease
 from memplane_maintenance.jobs import JobRunner, all_jobs
+from memplane_maintenance.jobs.reconcile_watch import IndexWatch
 from memplane_maintenance.retirement import Retirement
 from memplane_maintenance.settings import MaintenanceSettings
 from memplane_maintenance.sweep import Sweep
@@ -65,7 +66,7 @@ class Parts:
         )
         self.jobs = JobRunner(
             database,
-            all_jobs(database, index, self.drainer.drain),
+            all_jobs(database, index, self.drainer.drain, rpc_timeout_s=index.rpc_timeout_s),
             lease_s=worker.lease_s,
             slice_s=worker.slice_s,
             stopping=stopping,
@@ -74,6 +75,7 @@ class Parts:
         self.sweep = Sweep(database, broker)
         self.access = AccessFold(database, cache)
         self.idle = IdleRelease(index, cache, idle_s=worker.idle_release_s)
+        self.watch = IndexWatch(database, index, broker, every_s=worker.reconcile_every_s)
 
     async def _clear_kick(self, tenant: TenantId) -> None:
         with suppress(RedisError):  # it ends by itself within seconds
@@ -87,7 +89,7 @@ class Parts:
             database = await stack.enter_async_context(Database.open(settings.postgres))
             index = MilvusIndex(settings.milvus)
             stack.push_async_callback(index.close)
-            tokens = InternalTokens(settings.trust.internal_secret.get_secret_value())
+            tokens = InternalTokens(*settings.trust.secrets)
             embedder = HttpEmbedder(settings.endpoints.embedding_url, tokens)
             stack.push_async_callback(embedder.close)
             broker, cache = (

@@ -22,7 +22,8 @@ class WorkerSettings(Section):
 
     `lease_s` must be longer than a call to the index can take effect, which is twice `MEMPLANE_MILVUS__TIMEOUT_S`.
     `fresh_s` is for how long Postgres still answers for rows that the index has just taken. A collection that nobody
-    has searched or written for `idle_release_s` leaves Milvus's memory until it is used again; 0 keeps all there.
+    has searched or written for `idle_release_s` leaves Milvus's memory until it is used again; 0 keeps all there. Each
+    tenant is reconciled with its index every `reconcile_every_s`; 0 leaves that to those who ask for it.
     """
 
     concurrency: int = Field(default=4, ge=1)
@@ -31,6 +32,7 @@ class WorkerSettings(Section):
     fresh_s: float = Field(default=10.0, ge=0)
     embed_timeout_s: float = Field(default=30.0, gt=0)
     idle_release_s: float = Field(default=1800.0, ge=0)
+    reconcile_every_s: float = Field(default=86_400.0, ge=0)
 
     @field_validator("idle_release_s")
     @classmethod

@@ -92,7 +92,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         params: What it works by.
         result: What it did so far, in numbers.
         error: Why it failed, or what holds it up just now.
-        started_by: Public id of the key that asked for it, `admin`, or `schedule` where it was time for it.
+        started_by: Public id of the key that asked for it, `admin`, or `memplane` where nobody did.
     """
 
     id: UUID

@@ -20,6 +20,9 @@ TASK_RETIRE: Final = "memplane.generations.retire"
 TASK_RELEASE_IDLE: Final = "memplane.index.release_idle"
 """No payload. Takes collections that nobody has used for long out of Milvus's memory."""
 
+TASK_WATCH_INDEX: Final = "memplane.index.watch"
+"""No payload. Looks for collections that are lost or left over, and begins reconciles whose time has come."""
+
 QUEUE_INDEX: Final = "index"
 QUEUE_MAINTENANCE: Final = "maintenance"
 

@@ -1,7 +1,6 @@
 """What Postgres says the index ought to hold, what it says of keys that the index holds, and how both are mended."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Final, Literal
 from uuid import UUID
 
@@ -288,13 +287,15 @@ class KnownTenant(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         deleted: It is gone.
-        gone: Its generations whose collections are of no more use: all of a tenant that is gone.
-        last_run_at: When a job of the kind `reconcile` was last asked for; when the tenant was made where none was.
+        numbers: Of all generations that it ever had.
+        gone: Those of them whose collections are of no more use: all of a tenant that is gone.
+        idle_s: Seconds since a job of the kind `reconcile` was last asked for, or the tenant was made.
     """
 
     deleted: bool
+    numbers: list[int]
     gone: list[int]
-    last_run_at: datetime
+    idle_s: float
 
 
 async def known_tenant(tenant: TenantId, connection: Connection) -> KnownTenant | None:
@@ -302,17 +303,17 @@ async def known_tenant(tenant: TenantId, connection: Connection) -> KnownTenant 
     row = await connection.fetchrow(
         """
         SELECT t.deleted_at IS NOT NULL AS deleted,
+            ARRAY(SELECT number FROM generation WHERE tenant_id = $1) AS numbers,
             ARRAY(SELECT number FROM generation g WHERE g.tenant_id = $1
-                AND (g.life = 'dropped' OR t.deleted_at IS NOT NULL) ORDER BY number) AS gone,
-            coalesce((SELECT max(created_at) FROM job WHERE tenant_id = $1 AND kind = 'reconcile'), t.created_at)
-                AS last_run_at
+                AND (g.life = 'dropped' OR t.deleted_at IS NOT NULL)) AS gone,
+            extract(epoch FROM clock_timestamp() - coalesce(
+                (SELECT max(created_at) FROM job WHERE tenant_id = $1 AND kind = 'reconcile'), t.created_at))::float8
+                AS idle_s
         FROM tenant t WHERE t.id = $1
         """,
         tenant,
     )
-    if row is None:
-        return None
-    return KnownTenant(deleted=row["deleted"], gone=list(row["gone"]), last_run_at=row["last_run_at"])
+    return None if row is None else KnownTenant(**{name: row[name] for name in KnownTenant.__struct_fields__})
 
 
 async def forget_old_runs(tenant: TenantId, connection: Connection, *, started_by: str, keep: int) -> None:

@@ -50,6 +50,10 @@ class MilvusLite(Started):
         """End it with SIGKILL."""
         self._child.kill()
 
+    def wipe(self) -> None:
+        """Forget every collection. It must have been stopped or killed."""
+        shutil.rmtree(self._instance.data_dir)
+
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal, say SIGSTOP or SIGCONT."""
         os.killpg(self._child.pid, number)
