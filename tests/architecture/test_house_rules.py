@@ -14,7 +14,7 @@ MAX_LINES = 400
 # Functions that must not have a tenant: they find one, or serve all. Each is a SECURITY DEFINER function in Postgres.
 ACROSS_TENANTS = {
     *("find_api_key", "list_tenants", "tenants_with_work", "trim_finished", "backlog"),
-    *("jobs_due", "tenants_to_retire"),
+    *("jobs_due", "tenants_to_retire", "mark_keys_used"),
 }
 TENANT_TYPES = {"TenantId", "Principal"}
 NO_REPOSITORY = {"session.py", "migrate.py", "bootstrap.py"}

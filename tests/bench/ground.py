@@ -84,7 +84,7 @@ class Ground:
         self.told = told
         self.tenant = TenantId(UUID(given.id))
         self.principal = Principal(tenant=self.tenant, scopes=SCOPES, key_id="bench", request_id="request-of-bench")
-        self.tokens = InternalTokens(settings.trust.internal_secret.get_secret_value())
+        self.tokens = InternalTokens(*settings.trust.secrets)
         self.embedder = HttpEmbedder(settings.endpoints.embedding_url, self.tokens)
         self.gateways = [Door(gateway.url, lambda: given.key) for gateway in stack.gateways]
         self.retrieval = Door(stack.retrievals[0].url, lambda: self.tokens.sign(self.principal))

@@ -6,6 +6,7 @@ that a missing secret stops just the service that needs it.
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -20,7 +21,12 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    NestedSecretsSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from memplane_core.domain.indexing import MAX_EF, MAX_LISTS, IndexType, complete_index_params
 
@@ -147,10 +153,37 @@ class MilvusSettings(IndexSettings):
         return self
 
 
-class TrustSettings(Section):
-    """The secret that signs the tokens by which services know on whose behalf they are called."""
+def newest_first(listed: Sequence[SecretStr], single: SecretStr | None) -> tuple[str, ...]:
+    """The secrets of a list, and behind them one that was named alone; each once."""
+    every = (*listed, *(() if single is None else (single,)))
+    return tuple(dict.fromkeys(secret.get_secret_value() for secret in every))
 
-    internal_secret: SecretStr = Field(min_length=32)
+
+class TrustSettings(Section):
+    """The secrets that sign the tokens by which services know on whose behalf they are called.
+
+    Tokens are signed with the newest and verified with any. A new one is brought in without downtime by putting it
+    behind the old one in every service, then before it in every service, then taking the old one out: a service that
+    has not been restarted must know what the others sign with.
+
+    Attributes:
+        internal_secrets: Newest first.
+        internal_secret: The same as a list of one, and the oldest beside a list.
+    """
+
+    internal_secrets: tuple[Annotated[SecretStr, Field(min_length=32)], ...] = ()
+    internal_secret: Annotated[SecretStr, Field(min_length=32)] | None = None
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """All of them, newest first."""
+        return newest_first(self.internal_secrets, self.internal_secret)
+
+    @model_validator(mode="after")
+    def _check_secrets(self) -> Self:
+        if not self.secrets:
+            raise ValueError("internal_secret or internal_secrets is required")
+        return self
 
 
 class EndpointSettings(Section):
@@ -168,8 +201,21 @@ class Settings(BaseSettings):
         env_nested_delimiter="__",
         extra="ignore",
         frozen=True,
-        secrets_dir=os.environ.get("MEMPLANE_SECRETS_DIR") or None,
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings passes them by name
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the same
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment, then files named as its variables are, in upper or lower case."""
+        folder = os.environ.get("MEMPLANE_SECRETS_DIR")
+        files = (NestedSecretsSettingsSource(file_secret_settings, secrets_dir=folder),) if folder else ()
+        return init_settings, env_settings, *files
 
     server: ServerSettings = ServerSettings()
     log: LogSettings = LogSettings()

@@ -50,7 +50,7 @@ def build(settings: EmbeddingSettings) -> ServiceApp:
         _providers(its, [folder for folder in folders if folder not in rerankers.values()], pool),
         default=its.default_model,
         cache=VectorCache(max_bytes=its.cache_bytes, shared=_shared_cache(settings)),
-        keys=CacheKeys(settings.trust.internal_secret.get_secret_value()),
+        keys=CacheKeys(settings.trust.secrets[0]),
         max_text_bytes=its.max_text_bytes,
         rerankers=rerankers,
     )
@@ -61,7 +61,7 @@ def build(settings: EmbeddingSettings) -> ServiceApp:
         settings=settings,
         lifespan=[_running(service, reranking, pool)],
         checks={"model": service.check},
-        middleware=[InternalAuth(InternalTokens(settings.trust.internal_secret.get_secret_value()))],
+        middleware=[InternalAuth(InternalTokens(*settings.trust.secrets))],
     )
 
 

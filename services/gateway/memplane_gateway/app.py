@@ -1,18 +1,20 @@
 """Puts the gateway together."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
 from litestar import Litestar
 from litestar.di import Provide
+from litestar.types import ControllerRouterHandler
 
 from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.clients.retrieval import RetrievalClient
 from memplane_core.domain.errors import Unavailable
 from memplane_core.security.internal import InternalTokens
 from memplane_core.security.keys import Keyring
-from memplane_core.storage.api_keys import StoredKey, find_api_key
+from memplane_core.storage.api_keys import StoredKey, find_api_key, mark_keys_used
 from memplane_core.storage.session import Database
 from memplane_core.web.app import ServiceApp, build_app
 from memplane_gateway.auth import DoorAuth, KeyDirectory
@@ -20,24 +22,42 @@ from memplane_gateway.docs import docs_routes
 from memplane_gateway.forwarding import Forwarder
 from memplane_gateway.generations import GENERATION_ROUTES
 from memplane_gateway.jobs import JOB_ROUTES
+from memplane_gateway.key_uses import KeyUses
 from memplane_gateway.keys import KEY_ROUTES
 from memplane_gateway.memories import MEMORY_ROUTES
 from memplane_gateway.openapi import describe
+from memplane_gateway.own_keys import OWN_KEY_ROUTES
+from memplane_gateway.policy import POLICY_ROUTES
 from memplane_gateway.settings import GatewaySettings, IndexDefaults
 from memplane_gateway.system import SYSTEM_ROUTES
 from memplane_gateway.tenants import TENANT_ROUTES
+from memplane_gateway.whoami import WHOAMI_ROUTES
+
+ROUTES: Final[Sequence[ControllerRouterHandler]] = (
+    *MEMORY_ROUTES,
+    *JOB_ROUTES,
+    *OWN_KEY_ROUTES,
+    *POLICY_ROUTES,
+    *SYSTEM_ROUTES,
+    *WHOAMI_ROUTES,
+    *TENANT_ROUTES,
+    *KEY_ROUTES,
+    *GENERATION_ROUTES,
+)
+"""Every route that the OpenAPI document describes."""
 
 
 class Parts:
     """What requests are served with. The database is there from start-up to shutdown."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        tokens = InternalTokens(settings.trust.internal_secret.get_secret_value())
+        tokens = InternalTokens(*settings.trust.secrets)
         self._settings = settings
         self._database: Database | None = None
         self.index_defaults = settings.milvus
-        self.keyring = Keyring([settings.gateway.key_pepper.get_secret_value()])
+        self.keyring = Keyring(settings.gateway.peppers)
         self.directory = KeyDirectory(self.keyring, self._find_key, trust_s=settings.gateway.key_cache_s)
+        self.uses = KeyUses(self._tell_uses)
         self.retrieval = RetrievalClient(settings.endpoints.retrieval_url, tokens)
         self.embedder = HttpEmbedder(settings.endpoints.embedding_url, tokens)
         self.forwarder = Forwarder(self.retrieval, timeout_s=settings.gateway.request_timeout_s)
@@ -55,7 +75,8 @@ class Parts:
         async with Database.open(self._settings.postgres) as database:
             self._database = database
             try:
-                yield
+                async with self.uses.running():
+                    yield
             finally:
                 self._database = None
                 await self.retrieval.close()
@@ -68,6 +89,10 @@ class Parts:
     async def _find_key(self, key_id: str) -> StoredKey | None:
         async with self.database.system() as connection:
             return await find_api_key(connection, key_id=key_id)
+
+    async def _tell_uses(self, uses: Mapping[str, datetime]) -> None:
+        async with self.database.system() as connection:
+            await mark_keys_used(connection, uses=uses)
 
 
 def _dependencies(parts: Parts) -> Mapping[str, Any]:
@@ -100,7 +125,8 @@ def create_app(settings: GatewaySettings | None = None) -> ServiceApp:
     settings = settings or GatewaySettings.load()
     parts = Parts(settings)
     dependencies = _dependencies(parts)
-    routes = [*MEMORY_ROUTES, *JOB_ROUTES, *SYSTEM_ROUTES, *TENANT_ROUTES, *KEY_ROUTES, *GENERATION_ROUTES]
+    ops_key = settings.gateway.ops_key
+    routes = [*ROUTES]
     if settings.gateway.docs:
         routes += docs_routes(describe(routes, dependencies=list(dependencies)))
     return build_app(
@@ -109,6 +135,13 @@ def create_app(settings: GatewaySettings | None = None) -> ServiceApp:
         settings=settings,
         lifespan=[parts.lifespan],
         checks={"postgres": parts.check_postgres, "retrieval": parts.retrieval.ping},
-        middleware=[DoorAuth(parts.directory, admin_key=settings.gateway.admin_key.get_secret_value())],
+        middleware=[
+            DoorAuth(
+                parts.directory,
+                parts.uses,
+                admin_key=settings.gateway.admin_key.get_secret_value(),
+                ops_key=None if ops_key is None else ops_key.get_secret_value(),
+            )
+        ],
         dependencies=dependencies,
     )

@@ -1,26 +1,29 @@
 """Who is at the door: the holder of an API key, or of the admin key."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, cast
 
 import structlog
 from cachetools import TTLCache
 from litestar.datastructures import Headers
 from litestar.enums import ScopeType
 from litestar.middleware import ASGIMiddleware
-from litestar.types import ASGIApp, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 
-from memplane_core.domain.errors import Unauthorized
+from memplane_core.domain.errors import Forbidden, Unauthorized
 from memplane_core.domain.tenancy import Principal
 from memplane_core.security.keys import Keyring, PresentedKey, parse_key, same_secret
 from memplane_core.storage.api_keys import StoredKey
 from memplane_core.web.middleware import PUBLIC
+from memplane_gateway.key_uses import KeyUses
 
 _SCHEMES: Final = frozenset(("bearer", "token"))
 _ADMIN: Final = "/admin/"
+_READS: Final = frozenset(("GET", "HEAD"))
 _UNKNOWN_FOR_S: Final = 2.0
 _REFUSAL: Final = "a valid key is required: send it as `Authorization: Bearer <key>`"
 
@@ -75,7 +78,7 @@ class KeyDirectory:
         key = self._known.get(digest)
         if key is None and digest not in self._unknown:
             key = await self._ask_once(presented, digest)
-        if key is None or (key.expires_at is not None and key.expires_at <= datetime.now(UTC)):
+        if key is None or _is_expired(key):
             raise Unauthorized(_REFUSAL)
         return key
 
@@ -100,41 +103,66 @@ class KeyDirectory:
     async def _ask(self, presented: PresentedKey, digest: bytes) -> StoredKey | None:
         key = await self._find(presented.id)
         genuine = self._keyring.matches(presented, None if key is None else key.digest)
-        if key is None or not genuine or key.revoked_at is not None:
+        # One path for all that are refused: a look-up and every pepper's digest, and the same memory of it.
+        if key is None or not genuine or key.revoked_at is not None or _is_expired(key):
             self._unknown[digest] = None
             return None
         self._known[digest] = key
         return key
 
 
+def _is_expired(key: StoredKey) -> bool:
+    return key.expires_at is not None and key.expires_at <= datetime.now(UTC)
+
+
 class DoorAuth(ASGIMiddleware):
-    """Lets nobody in without a key: the admin key on routes below `/admin/`, an API key on all others.
+    """Lets nobody in without a key: the admin or ops key on routes below `/admin/`, an API key on all others.
 
     Belongs on the application, not on a router: Litestar copies what hangs on routers, and a copied directory would
     have keys and a database of its own.
 
     Args:
         directory: Tells whose an API key is.
+        uses: Is told of every use of an API key.
         admin_key: Opens the admin routes.
+        ops_key: Opens those of them that only read; None where there is no such key.
     """
 
     scopes = (ScopeType.HTTP,)
     exclude_opt_key = PUBLIC
 
-    def __init__(self, directory: KeyDirectory, *, admin_key: str) -> None:
+    def __init__(self, directory: KeyDirectory, uses: KeyUses, *, admin_key: str, ops_key: str | None) -> None:
         self._directory = directory
+        self._uses = uses
         self._admin_key = admin_key
+        self._ops_key = ops_key or secrets.token_hex()
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        """Run the request as the key's principal, or as the operator's. Raises Unauthorized."""
+        """Run the request as the key's principal, or as the operator's. Raises Unauthorized, Forbidden."""
         secret = presented_secret(Headers.from_scope(scope))
         if scope["path_template"].startswith(_ADMIN):
-            if not same_secret(secret, self._admin_key):
-                raise Unauthorized(_REFUSAL)
+            scope["state"]["operator"] = self._operator(secret, method=str(cast("HTTPScope", scope)["method"]))
         else:
             key = await self._directory.identify(secret)
             scope["state"]["principal"] = Principal(
-                tenant=key.tenant, scopes=key.scopes, key_id=key.id, request_id=scope["state"]["request_id"]
+                tenant=key.tenant,
+                scopes=key.scopes,
+                key_id=key.id,
+                request_id=scope["state"]["request_id"],
+                bind_user_id=key.bind_user_id,
+                bind_agent_id=key.bind_agent_id,
             )
+            self._uses.note(key.id)
             structlog.contextvars.bind_contextvars(tenant=str(key.tenant), key_id=key.id)
         await next_app(scope, receive, send)
+
+    def _operator(self, secret: str, *, method: str) -> str:
+        """Which of the operator's keys it is."""
+        is_admin, is_ops = same_secret(secret, self._admin_key), same_secret(secret, self._ops_key)
+        if is_admin:
+            return "admin"
+        if not is_ops:
+            raise Unauthorized(_REFUSAL)
+        if method not in _READS:
+            raise Forbidden("this key can only read")
+        return "ops"

@@ -13,17 +13,19 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts import admin, job_runs, lists, memories
+from memplane_core.contracts import admin, job_runs, lists, memories, policy
 from memplane_core.web.problems import PROBLEM_MEDIA_TYPE, Problem
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway import examples
 from memplane_gateway.schemas import Json, body_schemas
-from memplane_gateway.system import VERSION, Caller, Version
+from memplane_gateway.system import VERSION, Version
+from memplane_gateway.whoami import Caller
 
 _BODIES: Final = (
     admin.KeyCreate,
     admin.KeyCreated,
     admin.KeyPage,
+    admin.KeyRotate,
     admin.TenantCreate,
     admin.TenantPage,
     admin.TenantView,
@@ -43,6 +45,8 @@ _BODIES: Final = (
     memories.SearchRequest,
     memories.SearchResponse,
     memories.WrittenMemory,
+    policy.Policy,
+    policy.PolicyPatch,
     Caller,
     Problem,
     Version,
@@ -62,6 +66,7 @@ _CONFIG: Final = OpenAPIConfig(
     tags=[
         Tag("Memories", description="Write, recall and keep up memories."),
         Tag("Jobs", description="Work in the background."),
+        Tag("Tenant", description="Your tenant's keys and policy."),
         Tag("System", description="About the service and your key."),
         Tag(
             "Administration",

@@ -1,8 +1,8 @@
 """Settings of the gateway."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import ConfigDict, Field, SecretStr
+from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from memplane_core.settings import (
     EndpointSettings,
@@ -11,6 +11,7 @@ from memplane_core.settings import (
     Section,
     Settings,
     TrustSettings,
+    newest_first,
 )
 
 Secret = Annotated[SecretStr, Field(min_length=32)]
@@ -26,18 +27,36 @@ class DoorSettings(Section):
     """What the public door alone needs.
 
     Attributes:
-        key_pepper: Goes into the digest of every API key; whoever changes it makes all keys invalid.
+        key_peppers: Go into the digest of every API key, newest first. The newest makes new keys, the others keep those
+            valid that they made: put a new one in front, and take the old ones out once their keys are rotated.
+        key_pepper: The same as a list of one, and the oldest beside a list.
         admin_key: Opens `/admin`.
+        ops_key: Opens what can be read below `/admin`, and nothing else.
         request_timeout_s: Deadline of a request, the services behind the gateway included.
         key_cache_s: How long a key is trusted without asking the database, and so how late a revocation may be felt.
         docs: Whether `/docs` and `/openapi.json` are served.
     """
 
-    key_pepper: Secret
+    key_peppers: tuple[Secret, ...] = ()
+    key_pepper: Secret | None = None
     admin_key: Secret
+    ops_key: Secret | None = None
     request_timeout_s: float = Field(default=30.0, gt=0)
     key_cache_s: float = Field(default=10.0, ge=0, le=30)
     docs: bool = True
+
+    @property
+    def peppers(self) -> tuple[str, ...]:
+        """All of them, newest first."""
+        return newest_first(self.key_peppers, self.key_pepper)
+
+    @model_validator(mode="after")
+    def _check_secrets(self) -> Self:
+        if not self.peppers:
+            raise ValueError("key_pepper or key_peppers is required")
+        if self.ops_key == self.admin_key:
+            raise ValueError("ops_key must be another than admin_key")
+        return self
 
 
 class GatewaySettings(Settings):

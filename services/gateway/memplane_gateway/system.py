@@ -1,18 +1,15 @@
-"""Routes about the service itself and about who is asking."""
+"""Routes about the service itself."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Final
-from uuid import UUID
 
 import msgspec
 from litestar import get
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.domain.tenancy import Scope
 from memplane_core.web.middleware import PUBLIC
-from memplane_core.web.request import ServiceRequest
-from memplane_gateway.documents import answer, problems
+from memplane_gateway.documents import answer
 
 VERSION: Final = version("memplane")
 
@@ -24,14 +21,6 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     version: str
-
-
-class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose key it is and what it may do."""
-
-    tenant_id: UUID
-    key_id: str
-    scopes: list[Scope]
 
 
 @get(
@@ -47,17 +36,4 @@ async def get_version() -> Version:
     return Version(name="memplane", version=VERSION)
 
 
-@get(
-    "/v1/whoami",
-    operation_id="whoAmI",
-    summary="Whose key this is",
-    tags=_TAGS,
-    responses={200: answer(Caller, "The tenant, the key's public id and its scopes."), **problems(401, 503)},
-)
-async def whoami(request: ServiceRequest) -> Caller:
-    """Tells the key it is asked with."""
-    principal = request.principal
-    return Caller(tenant_id=principal.tenant, key_id=principal.key_id, scopes=sorted(principal.scopes))
-
-
-SYSTEM_ROUTES: Final[Sequence[ControllerRouterHandler]] = (get_version, whoami)
+SYSTEM_ROUTES: Final[Sequence[ControllerRouterHandler]] = (get_version,)

@@ -53,7 +53,7 @@ def create_app() -> ServiceApp:
 
 def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
     """The application, as `settings` describe it. Its parts are made when it starts and given back when it stops."""
-    tokens = InternalTokens(settings.trust.internal_secret.get_secret_value())
+    tokens = InternalTokens(*settings.trust.secrets)
     parts: dict[str, Any] = {}
 
     @asynccontextmanager
@@ -93,7 +93,7 @@ async def open_real_ports(settings: RetrievalSettings, stack: AsyncExitStack) ->
     database = await stack.enter_async_context(Database.open(settings.postgres))
     index = MilvusIndex(settings.milvus)
     stack.push_async_callback(index.close)
-    tokens = InternalTokens(settings.trust.internal_secret.get_secret_value())
+    tokens = InternalTokens(*settings.trust.secrets)
     embedder = HttpEmbedder(settings.endpoints.embedding_url, tokens)
     stack.push_async_callback(embedder.close)
     reranker = HttpReranker(settings.endpoints.embedding_url, tokens)

@@ -100,8 +100,12 @@ class TestScopes:
             answer = await door.client.get("/v1/whoami", headers=headers)
             assert answer.json() == {
                 "tenant_id": str(tenant.id),
+                "tenant_name": tenant.name,
                 "key_id": key.id,
+                "key_name": "test",
                 "scopes": ["memories:read", "memories:write"],
+                "bind": None,
+                "expires_at": None,
             }
 
 

@@ -12,15 +12,10 @@ from memplane_core.contracts.checks import check_batch, check_patch, check_write
 from memplane_core.domain.errors import MemplaneError
 from memplane_core.domain.filters import FIELDS, operators_of, parse_filter
 from memplane_gateway import examples
+from memplane_gateway.app import ROUTES
 from memplane_gateway.docs import problems_page
-from memplane_gateway.generations import GENERATION_ROUTES
-from memplane_gateway.jobs import JOB_ROUTES
-from memplane_gateway.keys import KEY_ROUTES
-from memplane_gateway.memories import MEMORY_ROUTES
 from memplane_gateway.openapi import describe
 from memplane_gateway.problems import PROBLEMS
-from memplane_gateway.system import SYSTEM_ROUTES
-from memplane_gateway.tenants import TENANT_ROUTES
 
 Json = dict[str, Any]
 
@@ -29,8 +24,7 @@ DEPENDENCIES = ("database", "directory", "embedder", "forwarder", "index_default
 
 @pytest.fixture(scope="module")
 def document() -> Json:
-    routes = [*MEMORY_ROUTES, *JOB_ROUTES, *SYSTEM_ROUTES, *TENANT_ROUTES, *KEY_ROUTES, *GENERATION_ROUTES]
-    return cast("Json", msgspec.json.decode(describe(routes, dependencies=DEPENDENCIES)))
+    return cast("Json", msgspec.json.decode(describe(ROUTES, dependencies=DEPENDENCIES)))
 
 
 def operations(document: Json) -> Iterator[tuple[str, str, Json]]:
@@ -71,6 +65,15 @@ class TestOpenApi:
             ("POST", "/admin/v1/tenants/{tenant_id}/keys"),
             ("GET", "/admin/v1/tenants/{tenant_id}/keys"),
             ("DELETE", "/admin/v1/tenants/{tenant_id}/keys/{key_id}"),
+            ("POST", "/admin/v1/tenants/{tenant_id}/keys/{key_id}/rotate"),
+            ("GET", "/admin/v1/tenants/{tenant_id}/policy"),
+            ("PATCH", "/admin/v1/tenants/{tenant_id}/policy"),
+            ("POST", "/v1/keys"),
+            ("GET", "/v1/keys"),
+            ("DELETE", "/v1/keys/{key_id}"),
+            ("POST", "/v1/keys/{key_id}/rotate"),
+            ("GET", "/v1/policy"),
+            ("PATCH", "/v1/policy"),
             ("POST", "/v1/jobs"),
             ("GET", "/v1/jobs"),
             ("GET", "/v1/jobs/{job_id}"),

@@ -1,0 +1,111 @@
+"""Routes for a tenant's policy: its own, and the same for whoever operates the installation."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from litestar import get, patch
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody
+from litestar.types import ControllerRouterHandler
+from msgspec import UNSET
+
+from memplane_core.contracts.policy import Policy, PolicyPatch
+from memplane_core.domain.errors import Fault, InvalidRequest, invalid
+from memplane_core.domain.ranking import Weights
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.policies import change_policy, policy_of
+from memplane_core.storage.session import Database
+from memplane_core.web.request import ServiceRequest
+from memplane_gateway.documents import answer, problems
+
+_TAGS: Final = ["Tenant"]
+_ADMIN_TAGS: Final = ["Administration"]
+_NOW: Final = "What holds, defaults filled in."
+_CHANGED: Final = "What holds from now on; every service knows it within a few seconds."
+
+
+@get(
+    "/v1/policy",
+    operation_id="getPolicy",
+    summary="Get your policy",
+    tags=_TAGS,
+    responses={200: answer(Policy, _NOW), **problems(401, 403, 404, 503)},
+)
+async def get_policy(request: ServiceRequest, database: NamedDependency[Database]) -> Policy:
+    """How your memories are kept and ranked where a request does not say.
+
+    Needs the scope `tenant:admin`.
+    """
+    return await _get(request.require("tenant:admin").tenant, database)
+
+
+@patch(
+    "/v1/policy",
+    operation_id="updatePolicy",
+    summary="Change your policy",
+    tags=_TAGS,
+    responses={200: answer(Policy, _CHANGED), **problems(400, 401, 403, 404, 413, 422, 503)},
+)
+async def update_policy(
+    request: ServiceRequest, data: JSONBody[PolicyPatch], *, database: NamedDependency[Database]
+) -> Policy:
+    """Set what is named, and leave the rest. Memories that are there already stay as they are.
+
+    Needs the scope `tenant:admin`.
+    """
+    return await _change(request.require("tenant:admin").tenant, database, data)
+
+
+@get(
+    "/admin/v1/tenants/{tenant_id:uuid}/policy",
+    operation_id="getTenantPolicy",
+    summary="Get a tenant's policy",
+    tags=_ADMIN_TAGS,
+    responses={200: answer(Policy, _NOW), **problems(401, 404, 503)},
+)
+async def get_tenant_policy(tenant_id: FromPath[UUID], database: NamedDependency[Database]) -> Policy:
+    """How a tenant's memories are kept and ranked where a request does not say."""
+    return await _get(TenantId(tenant_id), database)
+
+
+@patch(
+    "/admin/v1/tenants/{tenant_id:uuid}/policy",
+    operation_id="updateTenantPolicy",
+    summary="Change a tenant's policy",
+    tags=_ADMIN_TAGS,
+    responses={200: answer(Policy, _CHANGED), **problems(400, 401, 403, 404, 413, 422, 503)},
+)
+async def update_tenant_policy(
+    tenant_id: FromPath[UUID], data: JSONBody[PolicyPatch], *, database: NamedDependency[Database]
+) -> Policy:
+    """Set what is named, and leave the rest. Memories that are there already stay as they are."""
+    return await _change(TenantId(tenant_id), database, data)
+
+
+async def _get(tenant: TenantId, database: Database) -> Policy:
+    async with database.tenant(tenant) as connection:
+        return await policy_of(tenant, connection)
+
+
+async def _change(tenant: TenantId, database: Database, wanted: PolicyPatch) -> Policy:
+    changes: dict[str, Any] = {
+        name: msgspec.to_builtins(value)
+        for name in wanted.__struct_fields__
+        if (value := getattr(wanted, name)) is not UNSET
+    }
+    if not changes:
+        raise InvalidRequest("the patch names no field", faults=[Fault("", "name at least one field to change")])
+    if isinstance(wanted.weights, Weights) and wanted.weights.total == 0:
+        raise invalid("/weights", "at least one weight must be above 0")
+    async with database.tenant(tenant) as connection:
+        return await change_policy(tenant, connection, changes=changes)
+
+
+POLICY_ROUTES: Final[Sequence[ControllerRouterHandler]] = (
+    get_policy,
+    update_policy,
+    get_tenant_policy,
+    update_tenant_policy,
+)
