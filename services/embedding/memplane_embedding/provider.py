@@ -61,6 +61,10 @@ class Provider(Protocol):
         """
         ...
 
+    async def count_tokens(self, items: Sequence[EmbedItem], *, input_type: InputType) -> int:
+        """How many tokens `embed` would count. Raises EmbeddingUnavailable where there is no model."""
+        ...
+
     async def close(self) -> None:
         """Give back what it holds."""
         ...
@@ -108,6 +112,11 @@ class OnnxProvider:
         begun = self._pool.submit(tenant, lane, [partial(_begin, model, item, input_type) for item in items])
         return await asyncio.gather(*(self._finish(tenant, lane, model, future) for future in begun))
 
+    async def count_tokens(self, items: Sequence[EmbedItem], *, input_type: InputType) -> int:
+        """How many tokens `embed` would count."""
+        model = await self._loaded()
+        return await asyncio.to_thread(_count, model, items, input_type)
+
     async def close(self) -> None:
         """Let go of the model."""
         self._model = None
@@ -149,6 +158,10 @@ class _Begun(msgspec.Struct, frozen=True):
 def _begin(model: OnnxModel, item: EmbedItem, input_type: InputType) -> _Begun:
     split = model.split(item.text, head=item.head, input_type=input_type)
     return _Begun(split, model.embed(split.windows[0].ids))
+
+
+def _count(model: OnnxModel, items: Sequence[EmbedItem], input_type: InputType) -> int:
+    return sum(model.split(item.text, head=item.head, input_type=input_type).tokens for item in items)
 
 
 def _reason(error: Exception) -> str:

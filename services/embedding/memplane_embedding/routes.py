@@ -72,15 +72,22 @@ def embedding_routes(
         if len(asked.items) > max_texts:
             raise invalid("/items", f"has {len(asked.items)} texts; at most {max_texts} are taken at once")
         profile = service.provider(asked.model).profile
-        work = service.embed(
-            request.principal.tenant, asked.items, model=profile.name, input_type=asked.input_type, lane=asked.lane
+        work = service.embed_metered(
+            request.principal.tenant,
+            asked.items,
+            model=profile.name,
+            input_type=asked.input_type,
+            lane=asked.lane,
+            most_tokens=asked.most_tokens,
         )
-        found = await run(request, work)
+        metered = await run(request, work)
+        found = metered.embedded
         answer = EmbedResponse(
             model=profile.name,
             dim=profile.dim,
             results=[EmbedResult(embedded.windows, embedded.error) for embedded in found],
             vectors=_joined(found),
+            tokens=metered.tokens,
         )
         return Response(msgspec.msgpack.encode(answer), media_type=MSGPACK)
 

@@ -2,17 +2,28 @@
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from memplane_core.domain.embedding import EmbedItem, InputType, Lane, ModelProfiles, Window
-from memplane_core.domain.errors import EmbeddingUnavailable, Fault, NotFound
+from memplane_core.domain.errors import EmbeddingUnavailable, Fault, NotFound, QuotaExceeded
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
 from memplane_embedding.cache import CacheKeys, VectorCache
 from memplane_embedding.metrics import TEXTS
 from memplane_embedding.provider import Embedded, Provider, failed
+
+_MOST_LEAD_TOKENS: Final = 64
+"""More than a model puts before and after a text; of the text itself no token is shorter than a byte."""
+
+
+class Metered(msgspec.Struct, frozen=True):
+    """An answer and what it costs: the tokens of the texts that had to be computed."""
+
+    embedded: list[Embedded]
+    tokens: int
 
 
 class EmbeddingService:
@@ -82,6 +93,24 @@ class EmbeddingService:
             NotFound: No model is called that.
             EmbeddingUnavailable: The model is away, or too much is waiting.
         """
+        return (await self.embed_metered(tenant, items, model=model, input_type=input_type, lane=lane)).embedded
+
+    async def embed_metered(
+        self,
+        tenant: TenantId,
+        items: Sequence[EmbedItem],
+        *,
+        model: str,
+        input_type: InputType,
+        lane: Lane,
+        most_tokens: int | None = None,
+    ) -> Metered:
+        """The same with its cost.
+
+        Raises:
+            QuotaExceeded: It would cost more than `most_tokens`. Nothing was computed.
+            NotFound, EmbeddingUnavailable: See `embed`.
+        """
         provider = self.provider(model)
         dim = provider.profile.dim
         answers: list[Embedded | None] = [self._fault(item, dim=dim) for item in items]
@@ -92,11 +121,16 @@ class EmbeddingService:
         }
         known = await self._cache.get(list(dict.fromkeys(keyed.values())), dim=dim)
         wanted = {key: items[n] for n, key in keyed.items() if key not in known}
+        if most_tokens is not None:
+            await _check_cost(provider, list(wanted.values()), input_type=input_type, most_tokens=most_tokens)
         TEXTS.labels(provider.profile.name, lane, "cached").inc(len(known))
         TEXTS.labels(provider.profile.name, lane, "computed").inc(len(wanted))
         fresh = await self._compute(tenant, provider, wanted, input_type=input_type, lane=lane)
         found = known | fresh
-        return [found[keyed[n]] if answer is None else answer for n, answer in enumerate(answers)]
+        return Metered(
+            [found[keyed[n]] if answer is None else answer for n, answer in enumerate(answers)],
+            sum(embedded.tokens for embedded in fresh.values()),
+        )
 
     async def _compute(
         self,
@@ -131,6 +165,17 @@ class EmbeddingService:
         if size > self._max_text_bytes:
             return failed(f"has {size} bytes; at most {self._max_text_bytes} are taken", dim=dim)
         return None
+
+
+async def _check_cost(
+    provider: Provider, items: Sequence[EmbedItem], *, input_type: InputType, most_tokens: int
+) -> None:
+    """Raise QuotaExceeded where the texts have too many tokens, which are counted only where they could be too many."""
+    size = sum(len(item.text.encode()) + len(item.head.encode()) + _MOST_LEAD_TOKENS for item in items)
+    if size > most_tokens:
+        needed = await provider.count_tokens(items, input_type=input_type)
+        if needed > most_tokens:
+            raise QuotaExceeded(f"this takes {needed:,} tokens, and {most_tokens:,} are left for today")
 
 
 def whole(embedded: Embedded, *, length: int) -> Embedded:

@@ -83,6 +83,11 @@ class UpstreamProvider:
             found.append(self._embedded(plan, mine))
         return found
 
+    async def count_tokens(self, items: Sequence[EmbedItem], *, input_type: InputType) -> int:
+        """How many tokens `embed` would count: an estimate, as its windows are."""
+        prefix = self._settings.query_prefix if input_type == "query" else self._settings.passage_prefix
+        return sum(_tokens(prefix, item) for item in items)
+
     async def close(self) -> None:
         """Give back the connections."""
         await self._client.close()
@@ -128,7 +133,11 @@ def _plan(prefix: str, item: EmbedItem, *, max_tokens: int) -> _Plan:
     head = _fitting(item.head, room // 2)
     windows = estimated_windows(item.text, half_tokens=max(room - _half_tokens(head), 16))
     texts = [prefix + head + item.text[window.start : window.end] for window in windows]
-    return _Plan(windows, texts, (_half_tokens(prefix + head + item.text) + 1) // 2)
+    return _Plan(windows, texts, _tokens(prefix, EmbedItem(item.text, head)))
+
+
+def _tokens(prefix: str, item: EmbedItem) -> int:
+    return (_half_tokens(prefix + item.head + item.text) + 1) // 2
 
 
 def _cost(char: str) -> int:

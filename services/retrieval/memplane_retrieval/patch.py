@@ -12,9 +12,10 @@ from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.storage import memories, memory_writes
 from memplane_core.storage.memories import Name, Revision
 from memplane_core.storage.session import Connection, Database
+from memplane_core.storage.usage_days import add_tokens
 from memplane_retrieval.attempts import ChangedMeanwhileError, attempts, is_contention
 from memplane_retrieval.changes import Amended, amend, given_fields
-from memplane_retrieval.embedding import Chunker
+from memplane_retrieval.embedding import Chunker, tokens_later
 from memplane_retrieval.generations import Generations
 from memplane_retrieval.ownership import check_patch_owner
 
@@ -35,6 +36,7 @@ class Patcher:
             NotFound: There is none, or it has expired, or it is nobody's whom the caller's key is bound to.
             Forbidden: It would become somebody else's.
             PreconditionFailed: `if_match` is not its version.
+            QuotaExceeded: The tenant has no tokens left for its new text today.
             DuplicateMemory: It would become equal to another active memory.
             Conflict: Others kept changing it.
         """
@@ -74,6 +76,8 @@ class Patcher:
             await _check_place(tenant, connection, locked, amended)
             change = amended.as_change(locked, revive=False, text=text if amended.new_text else None)
             await memory_writes.update(principal, connection, [change], generation=generation.number)
+            if change.text is not None and not change.text.embedded:
+                await add_tokens(tenant, connection, tokens_later(amended.text))
             # A patch may set an expiry that lies in the past: the memory is changed, and gone from view.
             found = await memories.read(tenant, connection, [memory_id], also_expired=True)
         return found[memory_id]

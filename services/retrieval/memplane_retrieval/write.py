@@ -20,9 +20,10 @@ from memplane_core.storage.idempotency import Fingerprint, WriteOutcome
 from memplane_core.storage.memories import Revision
 from memplane_core.storage.memory_writes import Change, NewMemory
 from memplane_core.storage.session import Connection, Database
+from memplane_core.storage.usage_days import add_tokens
 from memplane_retrieval.attempts import ChangedMeanwhileError, attempts, is_contention
 from memplane_retrieval.changes import Amended, amend, given_fields, repeated
-from memplane_retrieval.embedding import Chunker, TextToChunk
+from memplane_retrieval.embedding import Chunker, TextToChunk, tokens_later
 from memplane_retrieval.generations import Generations
 from memplane_retrieval.ownership import owned
 from memplane_retrieval.slots import Slot, slots_of
@@ -37,6 +38,11 @@ class Plan(msgspec.Struct, frozen=True):
     """New ones, by the id that the memory has or will have."""
     found_by: dict[UUID, FindableText]
     """What each of them is found by."""
+
+    @property
+    def tokens_later(self) -> int:
+        """The charge for texts that have no vectors yet."""
+        return sum(tokens_later(self.texts[name]) for name, text in self.found_by.items() if not text.embedded)
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -77,6 +83,7 @@ class Writer:
             Forbidden: One names somebody whom the caller's key is not bound to.
             InvalidRequest: One names no user, and the tenant's policy asks for it.
             IdempotencyMismatch, IdempotencyInFlight: See `storage.idempotency`.
+            QuotaExceeded: The tenant may not have so many memories, or has no tokens left today.
             Conflict: Others kept changing the same memories.
         """
         tenant = principal.tenant
@@ -98,6 +105,8 @@ class Writer:
                         if before is not None:
                             return await self._replay(principal, connection, before)
                     written = await self._store(principal, connection, plan, items=len(writes))
+                    if later := plan.tokens_later:
+                        await add_tokens(tenant, connection, later)
                     if fingerprint is not None:
                         await idempotency.settle(tenant, connection, fingerprint, written.outcome)
             except Exception as error:

@@ -25,9 +25,9 @@ from memplane_core.contracts.embedding import (
     RerankResponse,
 )
 from memplane_core.domain.embedding import EmbedItem, InputType, Lane, ModelProfile, ModelProfiles
-from memplane_core.domain.errors import EmbeddingUnavailable, InvalidRequest, NotFound, invalid
+from memplane_core.domain.errors import EmbeddingUnavailable, InvalidRequest, NotFound, QuotaExceeded, invalid
 from memplane_core.domain.index import FloatArray
-from memplane_core.domain.ports import EmbeddedText
+from memplane_core.domain.ports import EmbeddedText, TokenMeter
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.security.internal import InternalTokens
 
@@ -66,9 +66,18 @@ class HttpEmbedder:
         base_url: Of the embedding service.
         tokens: Sign the calls.
         query_cache_bytes: Of query vectors kept.
+        meter: Allows and counts the tokens of queries and writes; bulk work is the installation's own.
     """
 
-    def __init__(self, base_url: str, tokens: InternalTokens, *, query_cache_bytes: int = 16 * 1024 * 1024) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        tokens: InternalTokens,
+        *,
+        query_cache_bytes: int = 16 * 1024 * 1024,
+        meter: TokenMeter | None = None,
+    ) -> None:
+        self._meter = meter
         self._lines: dict[Lane, _Line] = {
             "query": _Line(base_url, tokens),
             "write": _Line(base_url, tokens),
@@ -85,6 +94,7 @@ class HttpEmbedder:
 
         Raises:
             InvalidRequest: The text cannot be embedded.
+            QuotaExceeded: The tenant has no tokens left for it today.
             NotFound: No model is called that.
             EmbeddingUnavailable: No answer in time.
         """
@@ -108,6 +118,7 @@ class HttpEmbedder:
 
         Raises:
             NotFound: No model is called that.
+            QuotaExceeded: The tenant has too few tokens left for them today.
             EmbeddingUnavailable: No answer in time.
         """
         sent = [item for item in items if _is_text(item.head + item.text)]
@@ -156,11 +167,24 @@ class HttpEmbedder:
         *,
         timeout_s: float,
     ) -> EmbedResponse:
-        request = EmbedRequest(model=model, input_type=input_type, lane=lane, items=items)
-        body = msgspec.msgpack.encode(request)
-        answer = await self._lines[lane].call(
-            "POST", EMBED_PATH, EmbedResponse, tenant=tenant, body=body, timeout_s=timeout_s
+        meter = None if lane == "bulk" else self._meter
+        allowance = None if meter is None else await meter.allowance(tenant)
+        request = EmbedRequest(
+            model=model,
+            input_type=input_type,
+            lane=lane,
+            items=items,
+            most_tokens=None if allowance is None else allowance.left,
         )
+        body = msgspec.msgpack.encode(request)
+        try:
+            answer = await self._lines[lane].call(
+                "POST", EMBED_PATH, EmbedResponse, tenant=tenant, body=body, timeout_s=timeout_s
+            )
+        except QuotaExceeded as error:
+            raise error if allowance is None else allowance.exceeded(str(error)) from None
+        if meter is not None and answer.tokens:
+            await meter.spent(tenant, answer.tokens)
         rows = sum(len(result.windows) for result in answer.results)
         if len(answer.results) != len(items) or len(answer.vectors) != rows * answer.dim * 4:
             raise EmbeddingUnavailable("the embedding service's answer does not fit the question")
@@ -265,6 +289,8 @@ class _Line:
             raise _Busy(detail, _retry_after(answer))
         if answer.status == 404:
             raise NotFound(detail)
+        if answer.status == 403:
+            raise QuotaExceeded(detail)
         if answer.status in {400, 413, 422}:
             raise InvalidRequest(detail)
         raise self._unavailable(f"the embedding service answers {answer.status}: {detail}")

@@ -18,12 +18,14 @@ class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         lane: Queries go before writes, writes before bulk work.
+        most_tokens: More than these are refused with `quota_exceeded`, before any is embedded; None: no limit.
     """
 
     model: str
     input_type: InputType
     lane: Lane
     items: list[EmbedItem]
+    most_tokens: int | None = None
 
 
 class EmbedResult(msgspec.Struct, frozen=True, array_like=True):
@@ -38,12 +40,14 @@ class EmbedResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         vectors: float32 rows of all windows of all items, one after another: `sum(windows) * dim * 4` bytes.
+        tokens: Of the texts that had to be computed, as the model counts them; what was in a cache costs nothing.
     """
 
     model: str
     dim: int
     results: list[EmbedResult]
     vectors: bytes
+    tokens: int = 0
 
 
 class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):

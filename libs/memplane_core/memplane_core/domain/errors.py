@@ -59,6 +59,13 @@ class Forbidden(MemplaneError):
     title = "Forbidden"
 
 
+class QuotaExceeded(Forbidden):
+    """A quota is full: trying again is of no use. `extra` has its `quota`, its `limit` and what is `used` of it."""
+
+    code = "quota_exceeded"
+    title = "Quota exceeded"
+
+
 class NotFound(MemplaneError):
     """Nothing of that id belongs to the caller."""
 
@@ -128,6 +135,14 @@ class IdempotencyMismatch(MemplaneError):
     title = "Idempotency key reused"
 
 
+class RateLimited(MemplaneError):
+    """Too many requests in too short a time; the next may come after `retry_after` seconds."""
+
+    status = 429
+    code = "rate_limited"
+    title = "Too many requests"
+
+
 class Unavailable(MemplaneError):
     """A part this request cannot do without is away; try again after `retry_after` seconds."""
 
@@ -154,6 +169,12 @@ class UpstreamTimeout(MemplaneError):
     status = 504
     code = "upstream_timeout"
     title = "Upstream timeout"
+
+
+def quota_exceeded(quota: str, *, limit: int, used: int, because: str = "") -> QuotaExceeded:
+    """A `QuotaExceeded` that says how full the quota is, and why a request does not fit where it is not full."""
+    detail = f"the quota {quota!r} is full: {used:,} of {limit:,} are used{because and '; '}{because}"
+    return QuotaExceeded(detail, quota=quota, limit=limit, used=used)
 
 
 def invalid(pointer: str, detail: str) -> InvalidRequest:

@@ -8,6 +8,7 @@ import msgspec
 
 from memplane_core.domain.collections import CollectionName, KeyPage
 from memplane_core.domain.embedding import EmbedItem, Lane, ModelProfile, ModelProfiles, Window
+from memplane_core.domain.errors import QuotaExceeded, quota_exceeded
 from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
 
@@ -39,6 +40,34 @@ class Embedder(Protocol):
 
     async def profile(self, model: str) -> ModelProfile:
         """One model's profile, cached for good. Raises EmbeddingUnavailable, or NotFound for an unknown model."""
+        ...
+
+
+class Allowance(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant's quota of tokens for today and what it has used of it."""
+
+    limit: int
+    used: int
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still be embedded."""
+        return max(self.limit - self.used, 0)
+
+    def exceeded(self, because: str = "") -> QuotaExceeded:
+        """The error for a request that does not fit."""
+        return quota_exceeded("tokens_a_day", limit=self.limit, used=self.used, because=because)
+
+
+class TokenMeter(Protocol):
+    """Allows and counts what is embedded for a tenant."""
+
+    async def allowance(self, tenant: TenantId) -> Allowance | None:
+        """What is left for today; None: there is no quota. Raises QuotaExceeded where nothing is left."""
+        ...
+
+    async def spent(self, tenant: TenantId, tokens: int) -> None:
+        """Count tokens that were embedded."""
         ...
 
 

@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 import structlog
 
-from memplane_core.domain.errors import Unavailable
+from memplane_core.domain.errors import Unavailable, quota_exceeded
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import PostgresSettings
 from memplane_core.storage.exact_json import exact_json
+from memplane_core.storage.tls import ssl_of
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
@@ -58,6 +59,17 @@ _AWAY = (
 
 _BROKEN = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What asyncpg raises for a connection that was lost while nobody waited for an answer."""
+
+
+_QUOTA_FULL = "MPQ01"
+"""Raised by what counts memories as they are written."""
+
+
+class _Full(msgspec.Struct, frozen=True):
+    """What such an error's detail says."""
+
+    limit: int
+    used: int
 
 
 class _PooledConnection(asyncpg.Connection):
@@ -106,17 +118,29 @@ async def _prepare(connection: asyncpg.Connection) -> None:
 class Database:
     """A pool of connections of the runtime role."""
 
-    def __init__(self, pool: asyncpg.Pool, settings: PostgresSettings) -> None:
+    def __init__(self, pool: asyncpg.Pool, settings: PostgresSettings, *, stored_memories: int | None = None) -> None:
         self._pool = pool
         self._timeout_ms = int(settings.statement_timeout_s * 1000)
+        # Read by what counts memories as they are written, for a tenant without a limit of its own.
+        self._quota = (
+            "" if stored_memories is None else f", set_config('memplane.stored_memories', '{stored_memories:d}', true)"
+        )
         self._acquire_s = settings.acquire_timeout_s
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, settings: PostgresSettings) -> AsyncGenerator["Database"]:
-        """Connections for as long as the context lasts. Postgres may be away at first: see `ping`."""
+    async def open(
+        cls, settings: PostgresSettings, *, stored_memories: int | None = None
+    ) -> AsyncGenerator["Database"]:
+        """Connections for as long as the context lasts. Postgres may be away at first: see `ping`.
+
+        Args:
+            settings: Of the connections.
+            stored_memories: Most active memories of a tenant that has no limit of its own.
+        """
         pool = asyncpg.create_pool(
             settings.url.get_secret_value(),
+            ssl=ssl_of(settings),
             min_size=settings.pool_min,
             max_size=settings.pool_max,
             timeout=settings.connect_timeout_s,
@@ -126,19 +150,20 @@ class Database:
             init=_prepare,
         )
         async with pool:
-            yield cls(pool, settings)
+            yield cls(pool, settings, stored_memories=stored_memories)
 
     @asynccontextmanager
     async def tenant(self, tenant: TenantId) -> AsyncGenerator[Connection]:
         """A transaction that sees and writes the rows of `tenant` alone; committed when the block ends without error.
 
         Raises:
+            QuotaExceeded: It would leave the tenant with more memories than it may have.
             Unavailable: Postgres cannot be reached.
         """
         # The id is a UUID object, so its text cannot close the quotes. One message instead of three.
         opening = (
             f"BEGIN; SELECT set_config('memplane.tenant', '{tenant}', true),"
-            f" set_config('statement_timeout', '{self._timeout_ms}', true)"
+            f" set_config('statement_timeout', '{self._timeout_ms}', true){self._quota}"
         )
         async with self._transaction(opening) as connection:
             yield connection
@@ -173,6 +198,11 @@ class Database:
                 raise
             _log.warning("database_unavailable", error=type(error).__name__)
             raise Unavailable("the database cannot be reached; try again", retry_after=2) from error
+        except asyncpg.PostgresError as error:
+            if getattr(error, "sqlstate", None) != _QUOTA_FULL:
+                raise
+            full = msgspec.json.decode(str(getattr(error, "detail", "")), type=_Full)
+            raise quota_exceeded(str(error.args[0]), limit=full.limit, used=full.used) from error
 
     async def ping(self) -> None:
         """Return when Postgres answers. Raises Unavailable."""

@@ -13,6 +13,7 @@ from litestar import Litestar
 from litestar.datastructures import Headers, MutableScopeHeaders
 from litestar.openapi import OpenAPIConfig
 from litestar.types import (
+    BeforeMessageSendHookHandler,
     ControllerRouterHandler,
     LifeSpanReceive,
     LifeSpanScope,
@@ -101,6 +102,7 @@ def build_app(
     middleware: Sequence[Middleware] = (),
     dependencies: Mapping[str, Any] | None = None,
     openapi: OpenAPIConfig | None = None,
+    before_send: Sequence[BeforeMessageSendHookHandler] = (),
 ) -> ServiceApp:
     """An application with our request class, problems, health routes, logs and metrics.
 
@@ -113,6 +115,7 @@ def build_app(
         middleware: Runs for routes that were found.
         dependencies: Litestar dependencies by name.
         openapi: Only a public door documents itself.
+        before_send: Sees every message before it is sent, errors and unknown routes included.
     """
     configure_logs(settings.log, service=service)
     serve_metrics(settings.server.host, settings.server.metrics_port)
@@ -125,6 +128,7 @@ def build_app(
         request_class=ServiceRequest,
         request_max_body_size=MAX_BODY_BYTES,
         openapi_config=openapi,
+        before_send=list(before_send),
         logging_config=None,
     )
     app.service = service

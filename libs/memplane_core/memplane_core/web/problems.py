@@ -26,6 +26,8 @@ _OWN: Final[Mapping[int, type[MemplaneError]]] = {
 }
 """What Litestar's own errors are called here, so that a status has one code whoever raised it."""
 
+_QUOTA: Final = ("quota", "limit", "used")
+
 _log = get_logger(__name__)
 
 
@@ -38,6 +40,7 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
         errors: What is wrong with which field.
         request_id: Give this when asking for help.
         id: The memory that stands in the way, for a conflict that has one.
+        quota: The quota that is full, with its `limit` and what is `used` of it.
     """
 
     type: str
@@ -48,6 +51,9 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     request_id: str
     errors: list[Fault] = []
     id: str | None = None
+    quota: str | None = None
+    limit: int | None = None
+    used: int | None = None
 
 
 def render(problem: Problem, *, retry_after: int | None = None) -> Response[bytes]:
@@ -72,6 +78,7 @@ def problem_of(error: MemplaneError, *, request_id: str) -> Problem:
         request_id=request_id,
         errors=list(error.faults),
         id=None if found is None else str(found),
+        **cast("dict[str, Any]", {name: error.extra[name] for name in _QUOTA if name in error.extra}),
     )
 
 
