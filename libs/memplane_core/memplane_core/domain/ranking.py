@@ -49,9 +49,9 @@ SESSION_BEST: Final = 3
 
 LENGTH: Final = 0.1
 LENGTH_ENOUGH: Final = 20
-LENGTH_BEYOND: Final = 0.25
-"""For the logarithm of a text's terms over `LENGTH_ENOUGH`: exclamations answer nothing. What is longer gains a quarter
-of it only, or long texts would win over fitting ones."""
+LENGTH_BEYOND: Final = 0.5
+"""For the logarithm of a text's terms over `LENGTH_ENOUGH`: exclamations answer nothing. What is longer gains half of
+it only, or long texts would win over fitting ones."""
 
 TELLS_WHEN: Final = 0.1
 """For a text that says when: it tells of something that happened."""
@@ -59,7 +59,7 @@ TELLS_WHEN: Final = 0.1
 QUESTION: Final = 0.1
 """Taken off what ends in a question mark: it asks, and hardly ever answers."""
 
-SPREAD: Final = 8
+SPREAD: Final = 7
 SPREAD_LEAST: Final = 0.25
 SPREAD_POOL: Final = 10
 """The dense match is 0 this many standard deviations of the pool's cosines below the best, at most the model's span and

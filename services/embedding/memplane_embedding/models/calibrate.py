@@ -11,13 +11,15 @@ import numpy as np
 from memplane_core.domain.embedding import InputType
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.memory import head_of
-from memplane_core.domain.ranking import SPREAD
 from memplane_embedding.model import OnnxModel
 from memplane_embedding.models.pairs import NONSENSE, PAIRS, Pair
 
 EDGE: Final = 99
 """Percentile of unrelated pairs that is relevance 0: the nearest of some hundred unrelated memories is about there. The
 same percentile of matching pairs is relevance 1."""
+
+DEVIATIONS: Final = 8
+"""Standard deviations of unrelated pairs in a span. It is the most that ranking takes; a pool of one topic has less."""
 
 _ACTORS: Final = ("Ann", "Tom", "Omar")
 _BEGINNING: Final = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
@@ -31,7 +33,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """How a model sees our pairs.
 
     Attributes:
-        span: `ranking.SPREAD` standard deviations of the cosines of unrelated English pairs, to the next 0.05.
+        span: `DEVIATIONS` standard deviations of the cosines of unrelated English pairs, to the next 0.05.
         anchor_low: Cosine that an unrelated English pair hardly passes.
         anchor_high: Cosine that a matching English pair hardly passes.
         anchor_cjk: How much higher the low anchor lies between Chinese texts.
@@ -70,7 +72,7 @@ def calibrate(
     ]
     return Calibration(
         name=name,
-        span=round(float(np.ceil(SPREAD * english[~same].std() / _SPAN_STEP)) * _SPAN_STEP, 2),
+        span=round(float(np.ceil(DEVIATIONS * english[~same].std() / _SPAN_STEP)) * _SPAN_STEP, 2),
         anchor_low=round(low, 3),
         anchor_high=round(high, 3),
         anchor_cjk=round(shift, 3),
