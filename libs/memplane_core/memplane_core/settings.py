@@ -28,6 +28,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from memplane_core.contracts.limits import MAX_BATCH, MAX_BODY_BYTES, EffectiveLimits, Rate
 from memplane_core.domain.indexing import MAX_EF, MAX_LISTS, IndexType, complete_index_params
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -54,15 +55,49 @@ class LogSettings(Section):
     format: Literal["json", "console"] = "json"
 
 
-class PostgresSettings(Section):
+class TlsSettings(Section):
+    """Files of a section's TLS, in PEM; empty is none.
+
+    Attributes:
+        ca_pem_path: The authority that signed the server's certificate; the system's authorities where it is empty.
+        client_pem_path: The certificate that this side shows, with its chain.
+        client_key_path: Its key, where that is not in the same file.
+    """
+
+    ca_pem_path: str = ""
+    client_pem_path: str = ""
+    client_key_path: str = ""
+
+    @property
+    def has_tls_files(self) -> bool:
+        """Whether any is given."""
+        return bool(self.ca_pem_path or self.client_pem_path or self.client_key_path)
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        if self.client_key_path and not self.client_pem_path:
+            raise ValueError("client_key_path is given without client_pem_path")
+        for path in (self.ca_pem_path, self.client_pem_path, self.client_key_path):
+            if path and not os.access(path, os.R_OK):
+                raise ValueError(f"{path!r} cannot be read")
+        return self
+
+
+SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
+
+
+class PostgresSettings(TlsSettings):
     """The runtime role's connection. `owner_url` is used by migrations alone.
 
+    `ssl_mode` is libpq's: use `verify-full` over any network that is not yours alone. Where it is left out certificates
+    that are given mean `verify-full`, and without them the URL's `sslmode` counts, which is `prefer` by itself.
     `acquire_timeout_s` bounds the wait for a free connection. `prepared_statements` is switched off behind a
     transaction-mode pooler that does not track them.
     """
 
     url: SecretStr
     owner_url: SecretStr | None = None
+    ssl_mode: SslMode | None = None
     app_role: str = "memplane_app"
     pool_min: int = Field(default=0, ge=0)
     pool_max: int = Field(default=10, ge=1)
@@ -71,13 +106,94 @@ class PostgresSettings(Section):
     acquire_timeout_s: float = Field(default=15.0, gt=0)
     prepared_statements: bool = True
 
+    @model_validator(mode="after")
+    def _check_mode(self) -> Self:
+        if self.ca_pem_path and self.ssl_mode not in (None, "verify-ca", "verify-full"):
+            raise ValueError("ca_pem_path is used by the ssl_mode verify-ca or verify-full alone")
+        if self.client_pem_path and self.ssl_mode in ("disable", "allow", "prefer"):
+            raise ValueError("client_pem_path needs the ssl_mode require, verify-ca or verify-full")
+        return self
 
-class RedisSettings(Section):
+
+class RedisTlsSettings(TlsSettings):
+    """`rediss://` is TLS: the server's certificate and name are checked, against `ca_pem_path` where it is given."""
+
+    def tls_options(self, url: SecretStr) -> dict[str, str]:
+        """What redis-py and Celery are told besides the URL; nothing where it is not TLS."""
+        if not url.get_secret_value().startswith("rediss:"):
+            return {}
+        files = {
+            "ssl_ca_certs": self.ca_pem_path,
+            "ssl_certfile": self.client_pem_path,
+            "ssl_keyfile": self.client_key_path,
+        }
+        return {"ssl_cert_reqs": "required"} | {name: path for name, path in files.items() if path}
+
+
+class RedisSettings(RedisTlsSettings):
     """`broker_url` must never evict; `cache_url` may. One server can be both on a laptop."""
 
     broker_url: SecretStr
     cache_url: SecretStr
     timeout_s: float = Field(default=1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _check_scheme(self) -> Self:
+        urls = (self.broker_url, self.cache_url)
+        if self.has_tls_files and not any(url.get_secret_value().startswith("rediss:") for url in urls):
+            raise ValueError("certificates are given, and no URL begins with rediss")
+        return self
+
+
+class CacheSettings(Section):
+    """What a service reads of the Redis section that has no business with the broker."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    cache_url: SecretStr
+
+
+class RateSettings(Section):
+    """At most `requests` in any span of `seconds`."""
+
+    requests: int = Field(ge=1, le=100_000)
+    seconds: int = Field(default=1, ge=1, le=3600)
+
+
+class LimitSettings(Section):
+    """Limits of tenants that have none of their own; None is no limit.
+
+    Rates are for all keys of a tenant together: `write` of requests that change something, `search` of those that
+    read, `admin` of the tenant's own administration. `tokens_a_day` are of new texts and queries, from midnight UTC.
+    `stored_memories` are active ones. `body_bytes` and `batch_items` can only be less than what a route takes anyway.
+
+    While Valkey does not answer within `timeout_s` no rate is enforced; quotas are kept by Postgres.
+    """
+
+    write: RateSettings | None = None
+    search: RateSettings | None = None
+    admin: RateSettings | None = None
+    tokens_a_day: int | None = Field(default=None, ge=0)
+    stored_memories: int | None = Field(default=None, ge=0)
+    body_bytes: int | None = Field(default=None, ge=1024)
+    batch_items: int | None = Field(default=None, ge=1)
+    timeout_s: float = Field(default=0.25, gt=0)
+
+    def effective(self) -> EffectiveLimits:
+        """The same as it is used."""
+        return EffectiveLimits(
+            write=_rate(self.write),
+            search=_rate(self.search),
+            admin=_rate(self.admin),
+            tokens_a_day=self.tokens_a_day,
+            stored_memories=self.stored_memories,
+            body_bytes=min(self.body_bytes or MAX_BODY_BYTES, MAX_BODY_BYTES),
+            batch_items=min(self.batch_items or MAX_BATCH, MAX_BATCH),
+        )
+
+
+def _rate(settings: RateSettings | None) -> Rate | None:
+    return None if settings is None else Rate(requests=settings.requests, seconds=settings.seconds)
 
 
 class IndexSettings(Section):

@@ -12,9 +12,11 @@ from redis.asyncio import Redis
 from memplane_core.clients.embedding import HttpEmbedder, HttpReranker
 from memplane_core.clients.jobs import CeleryKicker
 from memplane_core.clients.uses import UseReports
-from memplane_core.domain.ports import Embedder, Kicker, Reranker, VectorIndex
+from memplane_core.domain.ports import Embedder, Kicker, Reranker, TokenMeter, VectorIndex
 from memplane_core.security.internal import InternalTokens
 from memplane_core.storage.session import Database
+from memplane_core.storage.token_quota import TokenQuota
+from memplane_core.storage.usage_days import UsageMeter
 from memplane_core.vectors.index import MilvusIndex
 from memplane_core.web.app import ServiceApp, build_app
 from memplane_core.web.middleware import InternalAuth
@@ -40,6 +42,7 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     reranker: Reranker
     kicker: Kicker
     touches: Touches
+    meter: TokenMeter | None = None
 
 
 OpenPorts = Callable[[RetrievalSettings, AsyncExitStack], Awaitable[Ports]]
@@ -90,11 +93,17 @@ def _provide(parts: dict[str, Any], name: str) -> Provide:
 
 async def open_real_ports(settings: RetrievalSettings, stack: AsyncExitStack) -> Ports:
     """Postgres, Milvus, the embedding service, the broker and the cache."""
-    database = await stack.enter_async_context(Database.open(settings.postgres))
+    defaults = settings.limits.effective()
+    database = await stack.enter_async_context(
+        Database.open(settings.postgres, stored_memories=defaults.stored_memories)
+    )
+    usage = UsageMeter(database)
+    await stack.enter_async_context(usage.running())
+    meter = TokenQuota(database, usage, defaults=defaults)
     index = MilvusIndex(settings.milvus)
     stack.push_async_callback(index.close)
     tokens = InternalTokens(*settings.trust.secrets)
-    embedder = HttpEmbedder(settings.endpoints.embedding_url, tokens)
+    embedder = HttpEmbedder(settings.endpoints.embedding_url, tokens, meter=meter)
     stack.push_async_callback(embedder.close)
     reranker = HttpReranker(settings.endpoints.embedding_url, tokens)
     stack.push_async_callback(reranker.close)
@@ -102,6 +111,7 @@ async def open_real_ports(settings: RetrievalSettings, stack: AsyncExitStack) ->
         settings.redis.cache_url.get_secret_value(),
         socket_timeout=settings.redis.timeout_s,
         socket_connect_timeout=settings.redis.timeout_s,
+        **settings.redis.tls_options(settings.redis.cache_url),
     )
     stack.push_async_callback(cache.aclose)
     await stack.enter_async_context(UseReports(index.uses, cache).running())
@@ -110,12 +120,20 @@ async def open_real_ports(settings: RetrievalSettings, stack: AsyncExitStack) ->
     stack.callback(kicker.close)
     touches = Touches(cache)
     await stack.enter_async_context(touches.running())
-    return Ports(database=database, index=index, embedder=embedder, reranker=reranker, kicker=kicker, touches=touches)
+    return Ports(
+        database=database,
+        index=index,
+        embedder=embedder,
+        reranker=reranker,
+        kicker=kicker,
+        touches=touches,
+        meter=meter,
+    )
 
 
 def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
     generations = Generations(ports.database, ttl_s=settings.search.generation_cache_s)
-    chunker = Chunker(ports.embedder, settings.write)
+    chunker = Chunker(ports.embedder, settings.write, meter=ports.meter)
     return {
         "database": ports.database,
         "generations": generations,

@@ -5,6 +5,7 @@ from pydantic import Field
 from memplane_core.contracts.embedding import MAX_RERANK_TEXTS
 from memplane_core.settings import (
     EndpointSettings,
+    LimitSettings,
     MilvusSettings,
     PostgresSettings,
     RedisSettings,
@@ -47,5 +48,6 @@ class RetrievalSettings(Settings):
     milvus: MilvusSettings
     trust: TrustSettings
     endpoints: EndpointSettings = EndpointSettings()
+    limits: LimitSettings = LimitSettings()
     write: WriteSettings = WriteSettings()
     search: SearchSettings = SearchSettings()
