@@ -165,24 +165,29 @@ class TestDryRun:
 
 
 class SteppedIndex(MemoryIndex):
-    """Stops at a gate after the first answer about what it holds."""
+    """Stops at a gate after the first answer about what one generation holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 1) -> None:
         super().__init__()
         self.gate = Gate()
+        self._number = number
+
+    async def _pass_through(self, generation: Generation | CollectionName) -> None:
+        if generation.number == self._number:
+            await self.gate.pass_through()
 
     async def keys_present(
         self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]
     ) -> frozenset[IndexKey]:
         found = await super().keys_present(tenant, generation, keys)
-        await self.gate.pass_through()
+        await self._pass_through(generation)
         return found
 
     async def keys_after(
         self, tenant: TenantId, generation: Generation | CollectionName, after: str = "", *, limit: int
     ) -> KeyPage:
         page = await super().keys_after(tenant, generation, after, limit=limit)
-        await self.gate.pass_through()
+        await self._pass_through(generation)
         return page
 
 
@@ -236,7 +241,7 @@ class TestAmongWrites:
         async with asyncio.TaskGroup() as group:
             group.create_task(write())
             group.create_task(drain())
-            for _ in range(5):
+            for _ in range(3):
                 job_id = await reconciling.ask()
                 assert (await reconciling.runner.run(desk.tenant, job_id)).ended
                 counts = (await reconciling.finish(job_id)).result
@@ -320,6 +325,28 @@ class TestTenantsAndGenerations:
         assert await reconciling.run() == NONE | {"missing": 2, "requeued": 2}
         job = await reconciling.finish(await reconciling.ask())
         assert job.total == 2
+
+    async def test_nothing_is_queued_for_one_that_is_dropped_meanwhile(
+        self, desk: MemoryDesk, embedder: HashEmbedder
+    ) -> None:
+        index = SteppedIndex(2)
+        reconciling = Reconciling(desk, index, embedder)
+        await reconciling.sql(
+            "INSERT INTO generation (tenant_id, number, model, dim, index_type, index_params)"
+            " SELECT tenant_id, 2, model, dim, index_type, index_params FROM generation"
+        )
+        await desk.write("one")
+        await reconciling.settle()
+        await index.drop(desk.tenant, CollectionName(desk.tenant, 2))
+        job_id = await reconciling.ask()
+        index.gate.close()
+        running = asyncio.create_task(reconciling.slice(job_id))
+        await index.gate.reached()
+        await reconciling.sql("UPDATE generation SET life = 'dropping' WHERE number = 2")
+        index.gate.open()
+        assert (await running).ended == "done"
+        assert (await reconciling.job(job_id)).result["requeued"] == 0
+        assert all(row.done for row in await desk.outbox())
 
     async def test_a_tenant_without_memories_or_collection_has_no_drift(self, reconciling: Reconciling) -> None:
         assert await reconciling.run() == NONE

@@ -106,7 +106,7 @@ class TestTheSchedule:
         asked = await reconciling.ask()
         assert desk.tenant not in (await watch(every_s=DAY_S).run()).scheduled
         await reconciling.finish(asked)
-        for _ in range(13):
+        for _ in range(12):
             await reconciling.sql("UPDATE job SET created_at = created_at - interval '25 hours'")
             assert desk.tenant in (await watch(every_s=DAY_S).run()).scheduled
             assert desk.tenant not in (await watch(every_s=DAY_S).run()).scheduled

@@ -10,6 +10,7 @@ from memplane_core.domain.index import IndexKey
 from memplane_core.domain.memory import head_of
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.domain.text import terms
+from memplane_core.storage.generations import FED
 from memplane_core.storage.outbox import OR_AGAIN
 from memplane_core.storage.refill import Page
 from memplane_core.storage.session import Connection
@@ -100,6 +101,19 @@ async def still_settled(
         [memory.rev for memory in memories],
     )
     return frozenset(row["id"] for row in rows)
+
+
+async def is_fed(tenant: TenantId, connection: Connection, *, generation: int) -> bool:
+    """Whether rows may be queued for a generation: it stays fed until the transaction ends.
+
+    Takes the lock that writers take (`generations.hold_writes`): what is queued for one that is being dropped would be
+    left behind.
+    """
+    await connection.execute("SELECT pg_advisory_xact_lock_shared(hashtextextended($1::uuid::text, 0))", tenant)
+    found = await connection.fetchval(
+        f"SELECT EXISTS (SELECT FROM generation WHERE tenant_id = $1 AND number = $2 AND {FED})", tenant, generation
+    )
+    return bool(found)
 
 
 async def queue_all_page(

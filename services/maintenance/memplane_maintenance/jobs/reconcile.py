@@ -202,6 +202,8 @@ class Reconcile:
                 queued = await reconcile.still_settled(
                     run.tenant, connection, list(lacking.values()), generation=generation.number
                 )
+            elif not await reconcile.is_fed(run.tenant, connection, generation=generation.number):
+                return
             else:
                 again = [Revision(memory.memory_id, memory.rev) for memory in lacking.values()]
                 queued = await refill.queue_again(run.tenant, connection, again, generation=generation.number)
@@ -237,7 +239,8 @@ class Reconcile:
         behind = [its.key for its in stale if its.verdict == "behind"]
         if behind:
             async with self._database.tenant(tenant) as connection:
-                await reconcile.queue_removals(tenant, connection, behind, generation=generation.number)
+                if await reconcile.is_fed(tenant, connection, generation=generation.number):
+                    await reconcile.queue_removals(tenant, connection, behind, generation=generation.number)
         return True
 
     async def _remove_unknown(self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]) -> bool:
