@@ -20,10 +20,10 @@ POOL: Final = 200
 FRESH_S: Final = 11.0
 """After so long the index answers alone, and no longer Postgres for what has just been written."""
 
-_BATCH_BYTES: Final = 40_000
+_BATCH_BYTES: Final = 20_000
 """What is embedded while the writer waits: more would be left to the worker."""
 
-_BATCH: Final = 400
+_BATCH: Final = 200
 _WRITERS: Final = 2
 _SEARCHERS: Final = 4
 _TIMEOUT_S: Final = 60.0

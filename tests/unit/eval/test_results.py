@@ -96,10 +96,10 @@ class TestReport:
 
 class TestBatches:
     def test_keep_the_order_and_stay_small(self) -> None:
-        memories = [MemoryWrite(content=f"{n:05} " + "汉" * 3_000) for n in range(10)]  # 9,006 bytes each
-        assert [len(batch) for batch in batches(memories)] == [4, 4, 2]
+        memories = [MemoryWrite(content=f"{n:05} " + "汉" * 3_000) for n in range(5)]  # 9,006 bytes each
+        assert [len(batch) for batch in batches(memories)] == [2, 2, 1]
         assert [memory for batch in batches(memories) for memory in batch] == memories
 
     def test_one_that_is_too_large_goes_alone(self) -> None:
-        large, small = MemoryWrite(content="x" * 32_768), MemoryWrite(content="y" * 20_000)
+        large, small = MemoryWrite(content="x" * 32_768), MemoryWrite(content="y" * 10_000)
         assert list(batches([small, large, small])) == [[small], [large], [small]]
