@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -118,7 +118,7 @@ class PostgresSettings(TlsSettings):
 class RedisTlsSettings(TlsSettings):
     """`rediss://` is TLS: the server's certificate and name are checked, against `ca_pem_path` where it is given."""
 
-    def tls_options(self, url: SecretStr) -> dict[str, str]:
+    def tls_options(self, url: SecretStr) -> dict[str, Any]:
         """What redis-py and Celery are told besides the URL; nothing where it is not TLS."""
         if not url.get_secret_value().startswith("rediss:"):
             return {}

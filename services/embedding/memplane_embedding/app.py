@@ -87,6 +87,7 @@ def _shared_cache(settings: EmbeddingSettings) -> SharedCache | None:
         settings.redis.cache_url.get_secret_value(),
         timeout_s=settings.embedding.shared_cache_timeout_s,
         ttl_s=settings.embedding.shared_cache_ttl_s,
+        tls=settings.redis.tls_options(settings.redis.cache_url),
     )
 
 

@@ -7,7 +7,7 @@ tenant can never learn from an answer's speed whether another has a text, and no
 import asyncio
 import hmac
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -58,9 +58,10 @@ class SharedCache:
         url: Of the cache server.
         timeout_s: Longest wait for one answer.
         ttl_s: How long entries are kept.
+        tls: What the client is told of TLS besides the URL.
     """
 
-    def __init__(self, url: str, *, timeout_s: float, ttl_s: int) -> None:
+    def __init__(self, url: str, *, timeout_s: float, ttl_s: int, tls: Mapping[str, Any] | None = None) -> None:
         self._redis = Redis.from_url(
             url,
             protocol=3,
@@ -68,6 +69,7 @@ class SharedCache:
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
             decode_responses=False,
+            **(tls or {}),
         )
         self._ttl_s = ttl_s
         self._breakers = AsyncCircuitBreakerFactory(

@@ -1,10 +1,10 @@
 """What all tasks of a worker process share: one event loop in a thread of its own, and the connections made in it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pydantic import SecretStr
@@ -93,7 +93,7 @@ class Parts:
             embedder = HttpEmbedder(settings.endpoints.embedding_url, tokens)
             stack.push_async_callback(embedder.close)
             broker, cache = (
-                async_client(url, timeout_s=settings.redis.timeout_s)
+                async_client(url, timeout_s=settings.redis.timeout_s, tls=settings.redis.tls_options(url))
                 for url in (settings.redis.broker_url, settings.redis.cache_url)
             )
             stack.push_async_callback(broker.aclose)
@@ -165,7 +165,7 @@ class Runtime:
         return True
 
 
-def async_client(url: SecretStr, *, timeout_s: float) -> Redis:
+def async_client(url: SecretStr, *, timeout_s: float, tls: Mapping[str, Any]) -> Redis:
     """A client for one event loop, which gives up after one try of `timeout_s`."""
     return Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
         url.get_secret_value(),
@@ -173,6 +173,7 @@ def async_client(url: SecretStr, *, timeout_s: float) -> Redis:
         socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
         protocol=3,
+        **tls,
     )
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from pydantic import SecretStr, ValidationError
 from rich.console import Console
 
+from memplane_core.settings import PostgresSettings, SslMode
 from memplane_standalone.admin import ApiError
 from memplane_standalone.cli_admin import keys, tenants
 from memplane_standalone.cli_index import generations, rebuild_index, reindex
@@ -79,6 +81,10 @@ def migrate(
     *,
     owner_url: Annotated[str, Parameter(env_var="MEMPLANE_POSTGRES__OWNER_URL")],
     app_role: Annotated[str, Parameter(env_var="MEMPLANE_POSTGRES__APP_ROLE")] = "memplane_app",
+    ssl_mode: Annotated[SslMode | None, Parameter(env_var="MEMPLANE_POSTGRES__SSL_MODE")] = None,
+    ca_pem_path: Annotated[str, Parameter(env_var="MEMPLANE_POSTGRES__CA_PEM_PATH")] = "",
+    client_pem_path: Annotated[str, Parameter(env_var="MEMPLANE_POSTGRES__CLIENT_PEM_PATH")] = "",
+    client_key_path: Annotated[str, Parameter(env_var="MEMPLANE_POSTGRES__CLIENT_KEY_PATH")] = "",
 ) -> int:
     """Bring a database to the newest schema. Run it before the services of a new version start.
 
@@ -88,12 +94,30 @@ def migrate(
         Connection string of the role that owns the schema.
     app_role
         Role that the services run as.
+    ssl_mode
+        As libpq knows them, for example verify-full.
+    ca_pem_path
+        Authority that signed the server's certificate.
+    client_pem_path
+        Certificate of this side.
+    client_key_path
+        Its key, where that is not in the same file.
     """
     from memplane_core.storage.migrate import upgrade  # noqa: PLC0415 - costs a second that no other command needs
+    from memplane_core.storage.tls import ssl_of  # noqa: PLC0415 - the same
 
     try:
-        upgrade(owner_url, app_role)
-    except RuntimeError as error:
+        settings = PostgresSettings(
+            url=SecretStr(owner_url),
+            ssl_mode=ssl_mode,
+            ca_pem_path=ca_pem_path,
+            client_pem_path=client_pem_path,
+            client_key_path=client_key_path,
+        )
+        upgrade(owner_url, app_role, ssl=ssl_of(settings))
+    except ValidationError as error:
+        raise StartError("; ".join(fault["msg"] for fault in error.errors())) from None
+    except (RuntimeError, OSError) as error:
         raise StartError(str(error)) from error
     return 0
 

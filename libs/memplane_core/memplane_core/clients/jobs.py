@@ -32,6 +32,8 @@ def celery_app(name: str, settings: RedisSettings, *, answer_timeout_s: float) -
     app = Celery(name, set_as_current=False)
     app.conf.update(
         broker_url=settings.broker_url.get_secret_value(),
+        # RedBeat reads it too.
+        broker_use_ssl=settings.tls_options(settings.broker_url) or None,
         broker_connection_timeout=settings.timeout_s,
         broker_transport_options={
             "visibility_timeout": VISIBILITY_TIMEOUT_S,
@@ -62,6 +64,7 @@ def redis_client(settings: RedisSettings) -> redis.Redis:
         socket_connect_timeout=settings.timeout_s,
         retry=Retry(NoBackoff(), 0),
         protocol=3,
+        **settings.tls_options(settings.broker_url),
     )
 
 

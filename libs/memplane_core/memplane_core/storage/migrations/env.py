@@ -2,6 +2,7 @@
 
 import asyncio
 
+import asyncpg
 import sqlalchemy as sa
 from alembic import context
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -26,10 +27,14 @@ def _run(connection: sa.Connection) -> None:
         context.run_migrations()
 
 
+async def _connect() -> asyncpg.Connection:
+    attributes = context.config.attributes
+    return await asyncpg.connect(attributes["owner_url"], ssl=attributes["ssl"])
+
+
 async def _main() -> None:
-    url: str = context.config.attributes["owner_url"]
-    # A third slash-free form of the scheme is SQLAlchemy's way to name the driver.
-    engine = create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://", 1), poolclass=NullPool)
+    # asyncpg reads the URL, so that it means the same here as it does to a service.
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=_connect, poolclass=NullPool)
     try:
         async with engine.begin() as connection:
             await connection.run_sync(_run)
