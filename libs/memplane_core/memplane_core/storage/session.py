@@ -16,7 +16,6 @@ from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import PostgresSettings
 from memplane_core.storage.exact_json import exact_json
 from memplane_core.storage.tls import ssl_of
-from memplane_core.storage.tls import ssl_of
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
@@ -141,7 +140,6 @@ class Database:
         """
         pool = asyncpg.create_pool(
             settings.url.get_secret_value(),
-            ssl=ssl_of(settings),
             ssl=ssl_of(settings),
             min_size=settings.pool_min,
             max_size=settings.pool_max,

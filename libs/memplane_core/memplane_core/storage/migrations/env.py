@@ -1,6 +1,8 @@
 """Alembic's entry: one transaction, under a lock, as the owner role."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import asyncpg
 import sqlalchemy as sa
@@ -27,9 +29,10 @@ def _run(connection: sa.Connection) -> None:
         context.run_migrations()
 
 
-async def _connect() -> asyncpg.Connection:
+async def _connect() -> Any:
     attributes = context.config.attributes
-    return await asyncpg.connect(attributes["owner_url"], ssl=attributes["ssl"])
+    connect = cast("Callable[..., Awaitable[Any]]", asyncpg.connect)  # whose own types are partly unknown
+    return await connect(attributes["owner_url"], ssl=attributes["ssl"])
 
 
 async def _main() -> None:
