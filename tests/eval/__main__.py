@@ -30,6 +30,12 @@ from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.stack import Stack
 
 app = App(name="eval", help="Recall, beside baselines.", help_format="plaintext", result_action="return_value")
+RERANKER: Final = {
+    "MEMPLANE_EMBEDDING__RERANKER": "ms-marco-MiniLM-L-12-v2",
+    "MEMPLANE_SEARCH__RERANK_TIMEOUT_S": "30",
+}
+"""Switched on, and waited for: a search that goes without it would measure something else."""
+
 DATA: Final = Path(__file__).parents[3] / "shared" / "data"
 
 
@@ -62,7 +68,7 @@ def run(
     candidates
         Size of the pool that is ranked.
     rerank
-        Ask for the reranker.
+        Switch the reranker on and ask for it.
     out
         Folder of the results.
     """
@@ -111,7 +117,8 @@ def _names(given: str, known: Mapping[str, object], what: str) -> list[str]:
 
 def _evaluated(model: str, sets: list[EvalSet], *, options: SearchOptions, told: Told) -> ModelResult:
     told.step(f"{model}: starting stores and services")
-    with Stack(MilvusLite(), doors=DOORS, model=model) as stack:
+    env = RERANKER if options.rerank is True else {}
+    with Stack(MilvusLite(), doors=DOORS, model=model, env=env) as stack:
         try:
             return uvloop.run(evaluate(stack, model, sets, options=options, told=told))
         except Exception:
