@@ -11,7 +11,7 @@ from memplane_core.domain.filters import Filter
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.domain.text import TERM_BYTES
-from memplane_core.storage.filter_sql import conditions, needs_usage
+from memplane_core.storage.filter_sql import conditions, fetch_matching, needs_usage
 from memplane_core.storage.memories import ALIVE
 from memplane_core.storage.session import Connection, pack_vector
 
@@ -80,7 +80,9 @@ async def fresh(tenant: TenantId, connection: Connection, asked: Asked, *, since
     # Without a filter each row is looked up by its key until there are enough: a hash join would read the whole
     # partition, other tenants' rows and all. A filter may leave so few rows that to begin with them is better.
     by_key = "" if where else "OFFSET 0"
-    rows = await connection.fetch(
+    rows = await fetch_matching(
+        tenant,
+        connection,
         f"""
         WITH waiting AS MATERIALIZED (
             SELECT memory_id, rev, seq FROM outbox
@@ -113,7 +115,8 @@ async def fresh(tenant: TenantId, connection: Connection, asked: Asked, *, since
         ) f ON true
         WHERE t.id = $1 AND t.deleted_at IS NULL
         """,
-        *values,
+        where=asked.where,
+        values=values[1:],
     )
     if not rows:
         return Fresh(None, None, [], overflow=False, settled=False)
@@ -143,7 +146,9 @@ async def among_matches(
     """
     values: list[Any] = [tenant, asked.generation, _vector(asked), _distinct(asked.terms), asked.limit]
     where = conditions(asked.where, values)
-    rows = await connection.fetch(
+    rows = await fetch_matching(
+        tenant,
+        connection,
         f"""
         WITH matching AS MATERIALIZED (
             SELECT m.id FROM memory m {_USAGE if needs_usage(asked.where) else ""}
@@ -174,7 +179,8 @@ async def among_matches(
         SELECT (SELECT memories FROM few) AND (SELECT count(*) FROM scored) <= {chunks} AS few, n.memory_id
         FROM (SELECT) one LEFT JOIN (SELECT memory_id FROM nearest UNION SELECT memory_id FROM closest) n ON true
         """,
-        *values,
+        where=asked.where,
+        values=values[1:],
     )
     if not rows[0]["few"]:
         return None

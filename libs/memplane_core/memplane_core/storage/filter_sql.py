@@ -16,6 +16,7 @@ from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.exact_json import exact_json
 from memplane_core.storage.session import Connection, Row
 
+_METADATA_MS: Final = 5_000
 _USAGE: Final = frozenset(("priority", "last_accessed_at", "access_count"))
 _TYPES: Final = {"text": "text", "number": "float8", "flag": "boolean", "time": "timestamptz", "id": "uuid"}
 _MAX_JOINS: Final = 3
@@ -48,9 +49,9 @@ def needs_metadata(where: Filter) -> bool:
 
 
 async def fetch_matching(
-    tenant: TenantId, connection: Connection, query: str, *, where: Filter, values: Sequence[object], seconds: float
+    tenant: TenantId, connection: Connection, query: str, *, where: Filter, values: Sequence[object]
 ) -> list[Row]:
-    """The rows of a statement that asks for what `where` matches; where that `needs_metadata`, within `seconds`.
+    """The rows of a statement that asks for what `where` matches; where that `needs_metadata`, within 5 seconds.
 
     Args:
         tenant: The statement's first argument.
@@ -58,14 +59,13 @@ async def fetch_matching(
         query: The statement.
         where: What it asks for.
         values: Its other arguments.
-        seconds: Most that it may take.
 
     Raises:
         Unavailable: It took longer; the filter is too wide.
     """
     if not needs_metadata(where):
         return await connection.fetch(query, tenant, *values)
-    await connection.execute("SELECT set_config('statement_timeout', $1, true)", str(max(1, int(seconds * 1000))))
+    await connection.execute("SELECT set_config('statement_timeout', $1, true)", str(_METADATA_MS))
     try:
         return await connection.fetch(query, tenant, *values)
     except asyncpg.QueryCanceledError as error:

@@ -15,7 +15,6 @@ from memplane_core.storage.filter_sql import conditions, fetch_matching, needs_u
 from memplane_core.storage.memories import ALIVE, COLUMNS, SOURCE, memory_of
 from memplane_core.storage.session import Connection
 
-_METADATA_S: Final = 5.0
 _COLUMNS: Final[Mapping[SortKey, tuple[str, str]]] = {
     "created_at": ("m.created_at", "timestamptz"),
     "updated_at": ("m.updated_at", "timestamptz"),
@@ -91,6 +90,5 @@ async def list_page(
         """,
         where=where,
         values=values[1:],
-        seconds=_METADATA_S,
     )
     return [memory_of(row) for row in rows]

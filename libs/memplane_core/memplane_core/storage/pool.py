@@ -1,31 +1,15 @@
 """Reads nominated memories as ranking needs them: at their newest revision, and only those that may be shown."""
 
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from memplane_core.domain.filters import Filter
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.ranking import Candidate, Origin
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.storage.filter_sql import conditions
+from memplane_core.storage.filter_sql import conditions, fetch_matching
 from memplane_core.storage.memories import ALIVE
 from memplane_core.storage.session import Connection, Row, pack_vector
-
-
-def _neighbour(name: str, *, sign: str, order: str) -> str:
-    """SQL of the terms of the memory right before or after `w` in its session."""
-    return f"""
-        LEFT JOIN LATERAL (
-            SELECT n.terms FROM memory_words n
-            WHERE n.tenant_id = $1 AND n.session = w.session
-              AND (n.occurred_at, n.memory_id) {sign} (w.occurred_at, w.memory_id)
-            ORDER BY n.occurred_at {order}, n.memory_id {order} LIMIT 1
-        ) {name} ON w.session IS NOT NULL
-    """
-
-
-_BEFORE: Final = _neighbour("b", sign="<", order="DESC")
-_AFTER: Final = _neighbour("a", sign=">", order="ASC")
 
 
 async def read_pool(
@@ -51,11 +35,13 @@ async def read_pool(
     values: list[Any] = [tenant, ids, generation, None if vector is None else pack_vector(vector)]
     matching = conditions(where, values)
     # The ids for both tables: from the join alone the planner takes to reading the whole of the tenant's usage.
-    rows = await connection.fetch(
+    rows = await fetch_matching(
+        tenant,
+        connection,
         f"""
         SELECT m.id, m.importance, u.priority, u.last_accessed_at, m.actor, m.occurred_at, w.session,
                right(rtrim(m.content), 1) IN ('?', '？') AS question,
-               c.cosine, w.terms, b.terms AS before, a.terms AS after
+               c.cosine, w.terms
         FROM memory m
         JOIN memory_usage u ON u.tenant_id = $1 AND u.memory_id = m.id AND u.memory_id = ANY($2::uuid[])
         LEFT JOIN memory_words w ON w.tenant_id = $1 AND w.memory_id = m.id
@@ -63,11 +49,10 @@ async def read_pool(
             SELECT max(-(embedding <#> $4::vector)) AS cosine FROM chunk
             WHERE tenant_id = $1 AND memory_id = m.id AND generation = $3
         ) c ON true
-        {_BEFORE}
-        {_AFTER}
         WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[]) AND m.state = 'active' AND {ALIVE}{matching}
         """,
-        *values,
+        where=where,
+        values=values[1:],
     )
     return [_candidate(row, origins[row["id"]]) for row in rows]
 
@@ -77,8 +62,6 @@ def _candidate(row: Row, origin: Origin) -> Candidate:
         memory_id=row["id"],
         cosine=row["cosine"],
         terms=row["terms"] or b"",
-        before=row["before"],
-        after=row["after"],
         session=row["session"],
         actor=row["actor"],
         occurred_at=row["occurred_at"],

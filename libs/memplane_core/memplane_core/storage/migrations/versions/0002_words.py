@@ -120,6 +120,8 @@ def upgrade() -> None:
         "CREATE INDEX memory_words_session ON memory_words (tenant_id, session, occurred_at, memory_id)"
         " WHERE session IS NOT NULL"
     )
+    # Lists are newest first unless told otherwise.
+    op.execute("CREATE INDEX memory_created ON memory (tenant_id, created_at, id)")
 
 
 def downgrade() -> None:
