@@ -33,7 +33,7 @@ ROTATED: Final = "The new key. Its secret is never shown again."
     status_code=201,
     responses={
         201: answer(KeyCreated, "The key. Its secret is never shown again."),
-        **problems(400, 401, 403, 404, 413, 422, 503),
+        **problems(400, 401, 404, 413, 422, 503),
     },
 )
 async def create_key(
@@ -76,7 +76,7 @@ async def list_keys(
     summary="Revoke an API key",
     tags=_TAGS,
     status_code=204,
-    responses={204: answer(None, REVOKED), **problems(401, 403, 404, 503)},
+    responses={204: answer(None, REVOKED), **problems(401, 404, 503)},
 )
 async def revoke_key(
     tenant_id: FromPath[UUID],
@@ -96,7 +96,7 @@ async def revoke_key(
     summary="Replace an API key",
     tags=_TAGS,
     status_code=201,
-    responses={201: answer(KeyCreated, ROTATED), **problems(400, 401, 403, 404, 409, 413, 422, 503)},
+    responses={201: answer(KeyCreated, ROTATED), **problems(400, 401, 404, 409, 413, 422, 503)},
 )
 async def rotate_key(
     tenant_id: FromPath[UUID],

@@ -91,6 +91,7 @@ _REPLAYED: Final[Json] = {
 }
 _LOCATION: Final[Json] = {"description": "Path of the job.", "schema": {"type": "string"}}
 _RETRY_AFTER: Final[Json] = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
+_READS_ONLY: Final = "The key only reads."
 _ONE_MEMORY: Final = frozenset(("Memory", "WrittenMemory"))
 _PUBLIC: Final = frozenset(("getVersion",))
 
@@ -110,8 +111,10 @@ def describe(routes: Sequence[ControllerRouterHandler], *, dependencies: Sequenc
     )
     document = cast("Json", msgspec.to_builtins(app.openapi_schema.to_schema(), str_keys=True))
     document["components"]["schemas"] = body_schemas(_BODIES)
-    for path, operation in _operations(document):
+    for method, path, operation in _operations(document):
         _secure(operation, admin_route=path.startswith("/admin/"))
+        if path.startswith("/admin/") and method != "get":
+            operation["responses"]["403"] = {**operation["responses"]["401"], "description": _READS_ONLY}
         _set_parameters(operation)
         _set_answers(operation)
         _set_examples(operation)
@@ -125,12 +128,13 @@ def _stand_in(name: str) -> Any:
     return provide
 
 
-def _operations(document: Json) -> Iterator[tuple[str, Json]]:
+def _operations(document: Json) -> Iterator[tuple[str, str, Json]]:
+    """Method, path and description of each."""
     paths = cast("Mapping[str, Mapping[str, Any]]", document["paths"])
     for path, item in paths.items():
         for method, operation in item.items():
             if method in ("get", "post", "patch", "delete", "put"):
-                yield path, cast("Json", operation)
+                yield method, path, cast("Json", operation)
 
 
 def _secure(operation: Json, *, admin_route: bool) -> None:

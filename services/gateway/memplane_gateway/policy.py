@@ -75,7 +75,7 @@ async def get_tenant_policy(tenant_id: FromPath[UUID], database: NamedDependency
     operation_id="updateTenantPolicy",
     summary="Change a tenant's policy",
     tags=_ADMIN_TAGS,
-    responses={200: answer(Policy, _CHANGED), **problems(400, 401, 403, 404, 413, 422, 503)},
+    responses={200: answer(Policy, _CHANGED), **problems(400, 401, 404, 413, 422, 503)},
 )
 async def update_tenant_policy(
     tenant_id: FromPath[UUID], data: JSONBody[PolicyPatch], *, database: NamedDependency[Database]

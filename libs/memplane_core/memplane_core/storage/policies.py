@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from memplane_core.contracts.policy import Policy
-from memplane_core.domain.errors import NotFound
+from memplane_core.domain.errors import NotFound, invalid
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.session import Connection
 
@@ -28,9 +28,12 @@ async def change_policy(tenant: TenantId, connection: Connection, *, changes: di
 
     Raises:
         NotFound: The tenant is gone.
+        InvalidRequest: It would have both weights and a preset.
     """
     kept = await _stored(tenant, connection, lock=True) | changes
     kept = {name: value for name, value in kept.items() if value is not None}
+    if "weights" in kept and "preset" in kept:
+        raise invalid("/preset", "cannot stand beside weights: set one of the two to null")
     await connection.execute("UPDATE tenant SET policy = $2 WHERE id = $1", tenant, kept)
     return msgspec.convert(kept, Policy)
 
