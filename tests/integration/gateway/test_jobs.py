@@ -89,6 +89,15 @@ class TestStarting:
         assert started.headers["location"] == f"{path}/{job['id']}"
         assert (await door.client.get(started.headers["location"], headers=ADMIN)).json() == job
 
+    async def test_a_reconcile_takes_nothing_but_whether_it_is_dry(self, door: Gateway) -> None:
+        key = await door.make_key(await door.make_tenant())
+        body = {"kind": "reconcile", "dry_run": True}
+        started = await door.client.post("/v1/jobs", json=body, headers=bearer_of(key))
+        job = started.json()
+        assert (started.status_code, job["kind"], job["dry_run"], job["params"]) == (202, "reconcile", True, {})
+        listed = await door.client.get("/v1/jobs", params={"kind": "reconcile"}, headers=bearer_of(key))
+        assert [one["id"] for one in listed.json()["results"]] == [job["id"]]
+
     async def test_one_run_of_a_kind_at_a_time(self, door: Gateway) -> None:
         key = await door.make_key(await door.make_tenant())
         first = await door.client.post("/v1/jobs", json={"kind": "reindex"}, headers=bearer_of(key))
@@ -101,6 +110,7 @@ class TestStarting:
             ({}, "/kind"),
             ({"kind": "tidy"}, "/kind"),
             ({"kind": "reindex", "speed": 1}, "/speed"),
+            ({"kind": "reconcile", "model": "other"}, "/model"),
             ({"kind": "reindex", "model": "unheard-of"}, "/model"),
             ({"kind": "reindex", "model": ""}, "/model"),
             ({"kind": "reindex", "index_type": "FLAT"}, "/index_type"),

@@ -21,6 +21,17 @@ MOST_CHUNKS: Final = 10_000
 
 _START: Final = UUID(int=0)
 
+# Rows are looked up one by one. Where the planner may choose it reads a partition, with other tenants' rows; and just
+# after a large import, knowing nothing of the table yet, it goes through the whole outbox for each row.
+_BY_KEY: Final = "OFFSET 0"
+
+_WAITING: Final = f"""
+    SELECT true AS waits FROM outbox
+    WHERE tenant_id = $1 AND memory_id = r.memory_id AND generation = $2 AND rev = r.rev AND op || '' = 'upsert'
+      AND done_at IS NULL {_BY_KEY}
+"""
+"""Of `r(memory_id, rev)`: whether the index is still to be told of it, or can never hold it."""
+
 
 class SettledMemory(msgspec.Struct, frozen=True, kw_only=True):
     """An active memory of which the outbox says, by a finished row or by none, that the index holds it.
@@ -88,12 +99,14 @@ async def still_settled(
 ) -> frozenset[UUID]:
     """Which of them are as they were read: those that `refill.queue_again` would queue."""
     rows = await connection.fetch(
-        """
-        SELECT m.id FROM unnest($3::uuid[], $4::int[]) AS r(memory_id, rev)
-        JOIN memory m ON m.tenant_id = $1 AND m.id = r.memory_id AND m.rev = r.rev AND m.state = 'active'
-        WHERE NOT EXISTS (
-            SELECT FROM outbox o WHERE o.tenant_id = $1 AND o.memory_id = m.id AND o.generation = $2 AND o.rev = m.rev
-                AND o.op = 'upsert' AND o.done_at IS NULL)
+        f"""
+        SELECT r.memory_id AS id FROM unnest($3::uuid[], $4::int[]) AS r(memory_id, rev)
+        CROSS JOIN LATERAL (
+            SELECT FROM memory m
+            WHERE m.tenant_id = $1 AND m.id = r.memory_id AND m.rev = r.rev AND m.state = 'active' {_BY_KEY}
+        ) m
+        LEFT JOIN LATERAL ({_WAITING}) w ON true
+        WHERE w.waits IS NULL
         """,
         tenant,
         generation,
@@ -124,21 +137,21 @@ async def queue_all_page(
     What is pending stays so, and what can never be indexed is left alone.
     """
     row = await connection.fetchrow(
-        """
+        f"""
         WITH page AS MATERIALIZED (
-            SELECT id, rev FROM memory WHERE tenant_id = $1 AND id > $3 AND state = 'active' ORDER BY id LIMIT $4
+            SELECT id AS memory_id, rev FROM memory WHERE tenant_id = $1 AND id > $3 AND state = 'active'
+            ORDER BY id LIMIT $4
         ), queued AS (
             INSERT INTO outbox AS o (tenant_id, generation, memory_id, rev, op)
-            SELECT $1, $2, p.id, p.rev, 'upsert' FROM page p
-            WHERE NOT EXISTS (
-                SELECT FROM outbox w WHERE w.tenant_id = $1 AND w.memory_id = p.id AND w.generation = $2
-                    AND w.rev = p.rev AND w.op = 'upsert' AND w.done_at IS NULL)
-            ORDER BY p.id
+            SELECT $1, $2, r.memory_id, r.rev, 'upsert' FROM page r
+            LEFT JOIN LATERAL ({_WAITING}) w ON true
+            WHERE w.waits IS NULL
+            ORDER BY r.memory_id
             ON CONFLICT (tenant_id, memory_id, generation, rev, op) DO UPDATE
             SET attempts = 0, done_at = NULL, error = NULL, not_before = clock_timestamp(), fresh_until = 'infinity'
             WHERE o.done_at IS NOT NULL
         )
-        SELECT count(*) AS seen, (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last FROM page
+        SELECT count(*) AS seen, (SELECT memory_id FROM page ORDER BY memory_id DESC LIMIT 1) AS last FROM page
         """,
         tenant,
         generation,
@@ -175,16 +188,23 @@ async def stale_keys(
     rows = await connection.fetch(
         f"""
         SELECT k.memory_id, k.rev, k.n,
-               (m.id IS NULL OR m.rev > k.rev) AND k.rev BETWEEN 0 AND {2**31 - 1} AND k.n BETWEEN 0 AND {MOST_CHUNKS}
+               (m.rev IS NULL OR m.rev > k.rev) AND k.rev BETWEEN 0 AND {2**31 - 1} AND k.n BETWEEN 0 AND {MOST_CHUNKS}
                    AS behind
         FROM unnest($3::uuid[], $4::numeric[], $5::numeric[]) AS k(memory_id, rev, n)
-        LEFT JOIN memory m ON m.tenant_id = $1 AND m.id = k.memory_id AND m.state = 'active'
-        WHERE NOT EXISTS (
-            SELECT FROM chunk c WHERE c.tenant_id = $1 AND c.memory_id = k.memory_id AND c.generation = $2
-                AND c.rev = k.rev AND c.n = k.n AND c.embedding IS NOT NULL AND m.rev = k.rev)
-          AND NOT EXISTS (
-            SELECT FROM outbox o WHERE o.tenant_id = $1 AND o.memory_id = k.memory_id AND o.generation = $2
-                AND o.rev = k.rev AND o.op = 'delete' AND o.done_at IS NULL AND o.chunks > k.n)
+        LEFT JOIN LATERAL (
+            SELECT rev FROM memory WHERE tenant_id = $1 AND id = k.memory_id AND state = 'active' {_BY_KEY}
+        ) m ON true
+        LEFT JOIN LATERAL (
+            SELECT true AS is_right FROM chunk
+            WHERE tenant_id = $1 AND memory_id = k.memory_id AND generation = $2 AND n = k.n AND rev = k.rev
+              AND rev = m.rev AND embedding IS NOT NULL {_BY_KEY}
+        ) c ON true
+        LEFT JOIN LATERAL (
+            SELECT true AS goes FROM outbox
+            WHERE tenant_id = $1 AND memory_id = k.memory_id AND generation = $2 AND rev = k.rev
+              AND op || '' = 'delete' AND done_at IS NULL AND chunks > k.n {_BY_KEY}
+        ) o ON true
+        WHERE c.is_right IS NULL AND o.goes IS NULL
         """,
         tenant,
         generation,
