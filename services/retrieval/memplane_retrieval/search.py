@@ -150,7 +150,7 @@ class Searcher:
         if vector.shape != (generation.dim,):
             raise ModelMismatch(
                 f"the model {generation.model!r} makes vectors of {vector.shape[0]} dimensions by now, and this "
-                f"tenant's have {generation.dim}: run `memplane reindex` for it"
+                f"tenant's have {generation.dim}: run `memplane reindex --tenant {tenant}`"
             )
         return model, vector
 

@@ -65,7 +65,7 @@ class TestWords:
         await service.tell_index(shown=True)
 
         async with service.running() as second:
-            answer = await _search(second, "zebra filler1 filler2 filler3 filler4", candidates=4, top_k=4)
+            answer = await _search(second, "zebra filler1", candidates=2, top_k=2)
 
         assert any(content.startswith("zebra") for content in _contents(answer))
 
