@@ -11,6 +11,7 @@ import anyio
 import grpc.aio
 import msgspec
 import pytest
+from pymilvus import MilvusClient
 
 from memplane_core.domain.errors import IndexUnavailable
 from memplane_core.domain.index import Generation, IndexFilter
@@ -192,6 +193,28 @@ async def test_each_event_loop_and_each_tenant_keeps_to_itself(
     ):
         with pytest.raises(ValueError, match="belongs to tenant"):
             await call
+
+
+async def test_two_databases_of_one_server_share_nothing(
+    milvus: MilvusLite | MilvusServer, index: MilvusIndex, generation: Generation
+) -> None:
+    operator = MilvusClient(milvus.uri, dedicated=True)
+    operator.create_database("apart")
+    operator.close()
+    apart = MilvusIndex(MilvusSettings(uri=milvus.uri, database="apart"))
+    tenant, vectors = generation.tenant, unit_vectors(2, generation.dim)
+    for where, number in ((index, 0), (apart, 1)):
+        await where.ensure(tenant, generation)
+        await where.upsert(tenant, generation, [index_row(number, vectors[number])])
+    for where, number in ((index, 0), (apart, 1)):
+        hits = await eventually(
+            lambda where=where: where.search(tenant, generation, vectors[0], limit=10, where=ANY), bool
+        )
+        assert [memory.int for memory in hits] == [number]
+        assert [key.memory_id.int for key in (await where.keys_after(tenant, generation, limit=10)).keys] == [number]
+    await apart.drop(tenant, generation)
+    assert await index.count(tenant, generation) == 1
+    await apart.close()
 
 
 async def test_a_first_call_to_a_server_that_is_not_there_fails_at_once(generation: Generation) -> None:

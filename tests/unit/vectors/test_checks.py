@@ -17,7 +17,7 @@ from memplane_core.testing.rows import index_row, unit_vectors
 from memplane_core.vectors import CollectionAbsent, CollectionNotLoaded, MilvusIndex
 from memplane_core.vectors.expressions import any_key, is_narrow, quoted, superset
 from memplane_core.vectors.faults import translated
-from memplane_core.vectors.schema import search_params
+from memplane_core.vectors.schema import build_params, search_params
 
 DIM = 4
 
@@ -67,6 +67,15 @@ class TestExpressions:
     def test_a_time_that_a_server_cannot_read_is_refused(self, time: int) -> None:
         with pytest.raises(ValueError, match="out of range"):
             superset(IndexFilter(alive_at=time))
+
+
+class TestBuildParams:
+    def test_what_a_generation_does_not_say_has_a_default_and_nprobe_is_for_searching(
+        self, generation: Generation
+    ) -> None:
+        assert build_params(generation) == {"M": 8, "efConstruction": 400}
+        flat = msgspec.structs.replace(generation, index_type="IVF_FLAT", index_params={"nprobe": 5})
+        assert build_params(flat) == {"nlist": 128}
 
 
 class TestSearchParams:

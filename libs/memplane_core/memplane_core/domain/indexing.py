@@ -26,6 +26,11 @@ _PARAMETERS: Final[dict[str, dict[str, _Parameter]]] = {
 }
 
 
+def default_index_params(index_type: str) -> dict[str, int]:
+    """What an index of this type is built with unless told otherwise; nothing for a type that is not known."""
+    return {name: parameter.default for name, parameter in _PARAMETERS.get(index_type, {}).items()}
+
+
 def complete_index_params(index_type: str, given: Mapping[str, int]) -> dict[str, int]:
     """The parameters that an index of this type is built with: those given, and the defaults of the others.
 
@@ -42,4 +47,4 @@ def complete_index_params(index_type: str, given: Mapping[str, int]) -> dict[str
         least, most = known[name].least, known[name].most
         if not least <= value <= most:
             raise ValueError(f"{name} of {index_type} is {value!r}, not within {least}..{most}")
-    return {name: given.get(name, parameter.default) for name, parameter in known.items()}
+    return default_index_params(index_type) | dict(given)

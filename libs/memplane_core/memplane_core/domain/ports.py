@@ -139,8 +139,9 @@ class VectorIndex(Protocol):
     ) -> KeyPage:
         """All keys that follow `after` in the order of their texts, up to some key: at most `limit` (1..16,383).
 
-        Read at strong consistency, page after page from `""` on. A row that is there from the first page to the last
-        is in exactly one of them, whatever happens to others meanwhile. An absent collection has no keys.
+        Read at strong consistency, page after page from `""` on; few large pages cost less than many small ones. A row
+        that is there from the first page to the last is in exactly one of them, whatever happens to others meanwhile.
+        An absent collection has no keys.
         """
         ...
 

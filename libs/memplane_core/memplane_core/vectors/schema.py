@@ -7,7 +7,7 @@ from pymilvus import CollectionSchema, DataType, MilvusClient
 from pymilvus.milvus_client import IndexParams
 
 from memplane_core.domain.index import FloatArray, Generation, IndexRow
-from memplane_core.domain.indexing import MAX_EF
+from memplane_core.domain.indexing import MAX_EF, default_index_params
 
 KEY: Final = "id"
 VECTOR: Final = "vector"
@@ -41,8 +41,12 @@ def index_params(generation: Generation) -> IndexParams:
 
 
 def build_params(generation: Generation) -> dict[str, int]:
-    """The generation's parameters that its index is built with; `nprobe` among them is for searching."""
-    return {name: value for name, value in generation.index_params.items() if name != "nprobe"}
+    """The generation's parameters that its index is built with, and defaults, which no Milvus has for HNSW.
+
+    `nprobe` among them is for searching.
+    """
+    given = {name: value for name, value in generation.index_params.items() if name != "nprobe"}
+    return default_index_params(generation.index_type) | given
 
 
 def search_params(generation: Generation, *, limit: int, filtered: bool, ef: int, nprobe: int) -> dict[str, object]:
