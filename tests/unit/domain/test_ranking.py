@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplane_core.domain.embedding import ModelProfile
-from memplane_core.domain.ranking import DATED_DAYS, Candidate, Preset, Question, Ranked, Weights, rank
+from memplane_core.domain.ranking import AFTER, BEFORE, DATED_DAYS, Candidate, Preset, Question, Ranked, Weights, rank
 from memplane_core.domain.text import terms
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -22,8 +22,6 @@ def _memory(n: int, text: str = "", *, cosine: float | None = 0.5, hours: float 
         "memory_id": UUID(int=n),
         "cosine": cosine,
         "terms": terms(text),
-        "before": None,
-        "after": None,
         "session": None,
         "actor": None,
         "occurred_at": NOW,
@@ -109,15 +107,29 @@ class TestDense:
 
 class TestLexical:
     def test_a_neighbour_in_the_session_lends_some_of_its_words(self) -> None:
+        minutes = {1: 4, 2: 1, 3: 2, 4: 3, 5: 2}
+        texts = {
+            1: "yes, in the mountains",
+            2: "hello",
+            3: "did you go skiing?",
+            4: "yes, in the mountains",
+            5: "hello",
+        }
         pool = [
-            _memory(1, "yes, in the mountains", before=terms("did you go skiing?")),
-            _memory(2, "yes, in the mountains", after=terms("did you go skiing?")),
-            _memory(3, "yes, in the mountains"),
-            _memory(4, "skiing did us good"),
+            _memory(n, texts[n], session=2 if n == 5 else 1, occurred_at=NOW + timedelta(minutes=minutes[n]))
+            for n in minutes
         ]
-        places = {place.candidate.memory_id.int: place for place in _rank(pool, "skiing")}
-        assert places[4].lexical == 1.0
-        assert places[1].lexical > places[2].lexical > places[3].lexical == 0.0
+        lexical = {place.candidate.memory_id.int: place.lexical for place in _rank(pool, "skiing")}
+        assert lexical == pytest.approx({1: 0.0, 2: AFTER, 3: 1.0, 4: BEFORE, 5: 0.0})
+
+    def test_memories_of_one_moment_are_neighbours_in_the_order_of_their_ids(self) -> None:
+        pool = [
+            _memory(3, "in the mountains", session=1),
+            _memory(1, "hello", session=1),
+            _memory(2, "skiing?", session=1),
+        ]
+        lexical = {place.candidate.memory_id.int: place.lexical for place in _rank(pool, "skiing")}
+        assert lexical == pytest.approx({1: AFTER, 2: 1.0, 3: BEFORE})
 
     def test_words_that_only_ask_do_not_count_beside_others(self) -> None:
         pool = [_memory(1, "what did you do when you were there"), _memory(2, "a new violin")]

@@ -54,24 +54,20 @@ class Likeness(msgspec.Struct, frozen=True, kw_only=True):
     """How a pool fares by words, arrays in the pool's order.
 
     Attributes:
-        own: BM25 of each text over `scale`: 1 for the best, less where even the best shares little.
-        before: The same of the text before it; may pass 1.
-        after: The same of the text after it.
+        scores: BM25 of each text, scaled: 1 for the best, less where even the best shares little.
         share: What part of the query's words a text has, each weighed by its rarity; 0..1.
         lengths: Terms of each text.
         tells_when: 1 where a text says when something happened, else 0.
     """
 
-    own: Floats
-    before: Floats
-    after: Floats
+    scores: Floats
     share: Floats
     lengths: Floats
     tells_when: Floats
 
 
-def likeness(query: bytes, texts: Sequence[bytes], before: Sequence[bytes], after: Sequence[bytes]) -> Likeness:
-    """Score texts and their neighbours against a query.
+def likeness(query: bytes, texts: Sequence[bytes]) -> Likeness:
+    """Score texts against a query.
 
     Document frequencies and the mean length are those of `texts`: in a pool of likely answers they tell words apart
     better than a whole tenant's do, and there is no table of them to keep.
@@ -79,30 +75,23 @@ def likeness(query: bytes, texts: Sequence[bytes], before: Sequence[bytes], afte
     Args:
         query: Its packed terms; empty where words do not count.
         texts: Packed terms of each text, at least one text.
-        before: Those of the text before each; empty where there is none.
-        after: Those of the text after each.
     """
     count = len(texts)
-    everything = [*texts, *before, *after]
-    lengths = np.array([len(text) for text in everything]) // TERM_BYTES
+    lengths = np.array([len(text) for text in texts]) // TERM_BYTES
     words = _query_words(query)
-    counts, tells_when = _counted(everything, lengths, words, count)
-    own_lengths = lengths[:count].astype(np.float64)
+    counts, tells_when = _counted(texts, lengths, words)
     if words.size == 0:
         none = np.zeros(count)
-        return Likeness(own=none, before=none, after=none, share=none, lengths=own_lengths, tells_when=tells_when)
-    frequency = (counts[:count] > 0).sum(axis=0)
+        return Likeness(scores=none, share=none, lengths=lengths.astype(np.float64), tells_when=tells_when)
+    frequency = (counts > 0).sum(axis=0)
     weight = np.log1p((count - frequency + 0.5) / (frequency + 0.5)) ** RARITY
-    norm = K1 * (1 - B + B * lengths / max(1.0, own_lengths.mean()))
+    norm = K1 * (1 - B + B * lengths / max(1.0, lengths.mean()))
     scores = (counts * ((K1 + 1) / (counts + norm[:, None]))) @ weight
     most = (K1 + 1) * float(np.sort(weight)[-EXPECTED_WORDS:].sum())
-    scores /= max(float(scores[:count].max()), EXPECTED_SHARE * most)
     return Likeness(
-        own=scores[:count],
-        before=scores[count : 2 * count],
-        after=scores[2 * count :],
-        share=np.minimum(1.0, (counts[:count] > 0) @ weight / weight.sum()),
-        lengths=own_lengths,
+        scores=scores / max(float(scores.max()), EXPECTED_SHARE * most),
+        share=np.minimum(1.0, (counts > 0) @ weight / weight.sum()),
+        lengths=lengths.astype(np.float64),
         tells_when=tells_when,
     )
 
@@ -113,21 +102,20 @@ def _query_words(query: bytes) -> Terms:
     return telling if telling.size else words
 
 
-def _counted(texts: Sequence[bytes], lengths: npt.NDArray[np.int64], words: Terms, count: int) -> tuple[Floats, Floats]:
-    """How often each text has each word, shape (texts, words); and which of the first `count` tell when."""
+def _counted(texts: Sequence[bytes], lengths: npt.NDArray[np.int64], words: Terms) -> tuple[Floats, Floats]:
+    """How often each text has each word, shape (texts, words); and 1 for each text that says when."""
     everything = unpacked(b"".join(texts))
-    sought = np.zeros(1 << 16, dtype=bool)  # most terms are none of those sought: they fall out by half of their bits
+    sought = np.zeros(1 << 16, dtype=np.bool_)  # most terms are none of those sought: half of their bits tell
     sought[words & 0xFFFF] = True
     sought[TELLING_WHEN & 0xFFFF] = True
     at = np.flatnonzero(sought[everything & 0xFFFF])
     found = everything[at]
     owner = np.searchsorted(np.cumsum(lengths), at, side="right")
-    tells_when = np.zeros(count)
-    telling = owner[np.isin(found, TELLING_WHEN)]
-    tells_when[telling[telling < count]] = 1.0
-    counts = np.zeros(len(texts) * words.size)
-    if words.size:
-        place = np.minimum(np.searchsorted(words, found), words.size - 1)
-        hit = words[place] == found
-        counts = np.bincount(owner[hit] * words.size + place[hit], minlength=counts.size).astype(np.float64)
-    return counts.reshape(len(texts), words.size), tells_when
+    tells_when = np.zeros(len(texts))
+    tells_when[owner[np.isin(found, TELLING_WHEN)]] = 1.0
+    if words.size == 0:
+        return np.zeros((len(texts), 0)), tells_when
+    place = np.minimum(np.searchsorted(words, found), words.size - 1)
+    hit = words[place] == found
+    counts = np.bincount(owner[hit] * words.size + place[hit], minlength=len(texts) * words.size)
+    return counts.reshape(len(texts), words.size).astype(np.float64), tells_when

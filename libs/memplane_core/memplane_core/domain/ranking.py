@@ -34,7 +34,9 @@ DENSE: Final = 0.65
 
 BEFORE: Final = 0.5
 AFTER: Final = 0.2
-"""What part of its neighbours' lexical score in the session a memory is given: answers do not repeat questions."""
+"""What part of its neighbours' lexical score a memory is given: answers do not repeat questions. Neighbours are those
+next to it among its session's memories in the pool. To look up the ones next to it in the whole session costs two
+look-ups a memory and ranks no better: what is no candidate itself has no words to lend."""
 
 ACTOR: Final = 0.2
 """For a memory of the one actor that the query names."""
@@ -89,8 +91,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         cosine: Of the query and the memory's best chunk, -1..1; None where one of the two has no vector.
         terms: Packed, of its head and text (`domain.text.terms`).
-        before: Those of the memory before it in its session; None where there is none.
-        after: Those of the memory after it.
         session: The same number for memories of one user, agent and session; None for one of no session.
         actor: Who said or did it.
         occurred_at: When it happened.
@@ -101,8 +101,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     memory_id: UUID
     cosine: float | None
     terms: bytes
-    before: bytes | None
-    after: bytes | None
     session: int | None
     actor: str | None
     occurred_at: datetime
@@ -205,22 +203,18 @@ class _Parts:
 
     def __init__(self, pool: Sequence[Candidate], question: Question) -> None:
         model = question.model
-        words = likeness(
-            question.terms,
-            [c.terms for c in pool],
-            [c.before or b"" for c in pool],
-            [c.after or b"" for c in pool],
-        )
+        words = likeness(question.terms, [c.terms for c in pool])
         cosines = np.array([np.nan if c.cosine is None else c.cosine for c in pool], dtype=np.float64)
         known = ~np.isnan(cosines)
         self.similarity: Floats = np.where(known, cosines, 0.0)
         # What waits for its vector must not stand behind what is merely the nearest of all that have one.
-        self.dense: Floats = np.where(known, _dense(cosines, known, span=model.span), words.own * known.any())
-        self.lexical: Floats = words.own + BEFORE * words.before + AFTER * words.after
+        self.dense: Floats = np.where(known, _dense(cosines, known, span=model.span), words.scores * known.any())
+        sessions = _sessions(pool)
+        self.lexical: Floats = words.scores + _lent(sessions, words.scores)
         self.actor: Floats = _actors(pool, question.text)
         self.dated: Floats = _dated(pool, question.text)
         base = LEXICAL * self.lexical + DENSE * self.dense + ACTOR * self.actor + DATED * self.dated
-        self.session: Floats = _sessions(pool, base)
+        self.session: Floats = _spoken_for(sessions, base)
         length = np.log(np.maximum(words.lengths, 1.0) / LENGTH_ENOUGH)
         self.informativeness: Floats = (
             LENGTH * np.where(length > 0, LENGTH_BEYOND * length, length)
@@ -283,13 +277,29 @@ def _dated(pool: Sequence[Candidate], query: str) -> Floats:
     return np.maximum(0.0, 1.0 - days / DATED_DAYS)
 
 
-def _sessions(pool: Sequence[Candidate], base: Floats) -> Floats:
-    """The mean of the best three of each one's session; a memory of no session speaks for itself."""
+def _sessions(pool: Sequence[Candidate]) -> list[list[int]]:
+    """The places in the pool of each session's memories, in the order in which they happened."""
     members: dict[int, list[int]] = {}
     for n, candidate in enumerate(pool):
         if candidate.session is not None:
             members.setdefault(candidate.session, []).append(n)
-    session = base.copy()
     for places in members.values():
-        session[places] = np.sort(base[places])[-SESSION_BEST:].sum() / SESSION_BEST
-    return session
+        places.sort(key=lambda n: (pool[n].occurred_at, pool[n].memory_id))
+    return list(members.values())
+
+
+def _lent(sessions: list[list[int]], scores: Floats) -> Floats:
+    """What each memory is given of its neighbours' scores."""
+    lent = np.zeros(scores.size)
+    for places in sessions:
+        lent[places[1:]] += BEFORE * scores[places[:-1]]
+        lent[places[:-1]] += AFTER * scores[places[1:]]
+    return lent
+
+
+def _spoken_for(sessions: list[list[int]], base: Floats) -> Floats:
+    """The mean of the best three of each one's session; a memory of no session speaks for itself."""
+    spoken = base.copy()
+    for places in sessions:
+        spoken[places] = np.sort(base[places])[-SESSION_BEST:].sum() / SESSION_BEST
+    return spoken
