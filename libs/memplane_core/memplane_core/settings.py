@@ -145,7 +145,7 @@ class RedisSettings(RedisTlsSettings):
         return self
 
 
-class CacheSettings(Section):
+class CacheSettings(RedisTlsSettings):
     """What a service reads of the Redis section that has no business with the broker."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")

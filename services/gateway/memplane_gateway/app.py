@@ -12,10 +12,13 @@ from litestar.types import ControllerRouterHandler
 from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.clients.retrieval import RetrievalClient
 from memplane_core.domain.errors import Unavailable
+from memplane_core.domain.tenancy import TenantId
 from memplane_core.security.internal import InternalTokens
 from memplane_core.security.keys import Keyring
 from memplane_core.storage.api_keys import StoredKey, find_api_key, mark_keys_used
+from memplane_core.storage.limits import KeyAndTenant, limits_of_key
 from memplane_core.storage.session import Database
+from memplane_core.storage.usage_days import UsageMeter
 from memplane_core.web.app import ServiceApp, build_app
 from memplane_gateway.auth import DoorAuth, KeyDirectory
 from memplane_gateway.docs import docs_routes
@@ -24,13 +27,17 @@ from memplane_gateway.generations import GENERATION_ROUTES
 from memplane_gateway.jobs import JOB_ROUTES
 from memplane_gateway.key_uses import KeyUses
 from memplane_gateway.keys import KEY_ROUTES
+from memplane_gateway.limit_routes import LIMIT_ROUTES
+from memplane_gateway.limits import Answers, LimitDirectory, Limiter
 from memplane_gateway.memories import MEMORY_ROUTES
 from memplane_gateway.openapi import describe
 from memplane_gateway.own_keys import OWN_KEY_ROUTES
 from memplane_gateway.policy import POLICY_ROUTES
+from memplane_gateway.rates import RateLimiter
 from memplane_gateway.settings import GatewaySettings, IndexDefaults
 from memplane_gateway.system import SYSTEM_ROUTES
 from memplane_gateway.tenants import TENANT_ROUTES
+from memplane_gateway.usage import USAGE_ROUTES
 from memplane_gateway.whoami import WHOAMI_ROUTES
 
 ROUTES: Final[Sequence[ControllerRouterHandler]] = (
@@ -43,6 +50,8 @@ ROUTES: Final[Sequence[ControllerRouterHandler]] = (
     *TENANT_ROUTES,
     *KEY_ROUTES,
     *GENERATION_ROUTES,
+    *LIMIT_ROUTES,
+    *USAGE_ROUTES,
 )
 """Every route that the OpenAPI document describes."""
 
@@ -60,6 +69,15 @@ class Parts:
         self.uses = KeyUses(self._tell_uses)
         self.retrieval = RetrievalClient(settings.endpoints.retrieval_url, tokens)
         self.embedder = HttpEmbedder(settings.endpoints.embedding_url, tokens)
+        self.rates = RateLimiter(
+            settings.redis.cache_url.get_secret_value(),
+            timeout_s=settings.limits.timeout_s,
+            options=settings.redis.tls_options(settings.redis.cache_url),
+        )
+        self.limit_directory = LimitDirectory(
+            self._find_limits, defaults=settings.limits.effective(), trust_s=settings.gateway.key_cache_s
+        )
+        self.usage: UsageMeter | None = None
         self.forwarder = Forwarder(self.retrieval, timeout_s=settings.gateway.request_timeout_s)
 
     @property
@@ -75,10 +93,12 @@ class Parts:
         async with Database.open(self._settings.postgres) as database:
             self._database = database
             try:
-                async with self.uses.running():
+                self.usage = UsageMeter(database)
+                async with self.uses.running(), self.usage.running():
                     yield
             finally:
                 self._database = None
+                await self.rates.close()
                 await self.retrieval.close()
                 await self.embedder.close()
 
@@ -89,6 +109,11 @@ class Parts:
     async def _find_key(self, key_id: str) -> StoredKey | None:
         async with self.database.system() as connection:
             return await find_api_key(connection, key_id=key_id)
+
+    async def _find_limits(self, tenant: TenantId, key_id: str) -> KeyAndTenant:
+        async with self.database.tenant(tenant) as connection:
+            defaults = self.limit_directory.defaults
+            return await limits_of_key(tenant, connection, key_id=key_id, defaults=defaults)
 
     async def _tell_uses(self, uses: Mapping[str, datetime]) -> None:
         async with self.database.system() as connection:
@@ -114,9 +139,12 @@ def _dependencies(parts: Parts) -> Mapping[str, Any]:
     def keyring() -> Keyring:
         return parts.keyring
 
+    def limit_directory() -> LimitDirectory:
+        return parts.limit_directory
+
     return {
         provider.__name__: Provide(provider, sync_to_thread=False)
-        for provider in (database, directory, embedder, forwarder, index_defaults, keyring)
+        for provider in (database, directory, embedder, forwarder, index_defaults, keyring, limit_directory)
     }
 
 
@@ -141,7 +169,9 @@ def create_app(settings: GatewaySettings | None = None) -> ServiceApp:
                 parts.uses,
                 admin_key=settings.gateway.admin_key.get_secret_value(),
                 ops_key=None if ops_key is None else ops_key.get_secret_value(),
-            )
+            ),
+            Limiter(parts.limit_directory, parts.rates),
         ],
         dependencies=dependencies,
+        before_send=[Answers(lambda: parts.usage)],
     )

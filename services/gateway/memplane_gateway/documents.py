@@ -10,11 +10,12 @@ from memplane_core.web.problems import PROBLEM_MEDIA_TYPE, Problem
 _WHY = {
     400: "The body is not JSON.",
     401: "No key, or one that is not valid.",
-    403: "The key lacks the scope that this route needs.",
+    403: "The key may not do this, or a quota of its tenant is full.",
     404: "Nothing of that id belongs to the caller.",
     409: "Something else holds the place that this would take.",
     412: "`If-Match` names another version.",
     413: "The body is larger than this route takes.",
+    429: "Too many requests in too short a time; the next may come after `Retry-After` seconds.",
     422: "A field breaks a rule; `errors` names it.",
     503: "A part that this cannot do without is away; try again after `Retry-After` seconds.",
     504: "The answer took longer than a request may.",

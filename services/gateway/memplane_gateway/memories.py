@@ -10,6 +10,7 @@ from litestar.params import FromPath, HeaderParameter, JSONBody
 from litestar.types import ControllerRouterHandler
 
 from memplane_core.contracts.checks import check_batch, check_patch, check_write
+from memplane_core.contracts.limits import MAX_BODY_BYTES
 from memplane_core.contracts.memories import (
     BatchWrite,
     BatchWritten,
@@ -24,10 +25,11 @@ from memplane_core.domain.filters import parse_filter
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.forwarding import Forwarder
+from memplane_gateway.limits import check_batch_items
 from memplane_gateway.lists import LIST_ROUTES
 
 SINGLE_BODY_BYTES: Final = 256 * 1024
-BATCH_BODY_BYTES: Final = 48 * 1024 * 1024
+BATCH_BODY_BYTES: Final = MAX_BODY_BYTES
 INDEX_WAIT_S: Final = 30.0
 
 _TAGS: Final = ["Memories"]
@@ -112,6 +114,7 @@ async def write_memories(
     Needs the scope `memories:write`.
     """
     check_batch(data)
+    check_batch_items(request, len(data.memories))
     return await forwarder.forward(
         request,
         "memories:write",

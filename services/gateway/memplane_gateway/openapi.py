@@ -13,10 +13,12 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts import admin, job_runs, lists, memories, policy
+from memplane_core.contracts import admin, job_runs, limits, lists, memories, policy
 from memplane_core.web.problems import PROBLEM_MEDIA_TYPE, Problem
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway import examples
+from memplane_gateway.documents import problems
+from memplane_gateway.limits import NO_POLICY
 from memplane_gateway.schemas import Json, body_schemas
 from memplane_gateway.system import VERSION, Version
 from memplane_gateway.whoami import Caller
@@ -35,6 +37,13 @@ _BODIES: Final = (
     job_runs.JobView,
     job_runs.ReconcileStart,
     job_runs.ReindexStart,
+    limits.KeyLimits,
+    limits.KeyLimitsPatch,
+    limits.KeyLimitsView,
+    limits.TenantLimits,
+    limits.TenantLimitsPatch,
+    limits.TenantLimitsView,
+    limits.UsageView,
     lists.ListRequest,
     memories.BatchWrite,
     memories.BatchWritten,
@@ -91,6 +100,17 @@ _REPLAYED: Final[Json] = {
 }
 _LOCATION: Final[Json] = {"description": "Path of the job.", "schema": {"type": "string"}}
 _RETRY_AFTER: Final[Json] = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
+_RATES: Final[Json] = {
+    "RateLimit-Policy": {
+        "description": "The limits that this request was counted against: `q` requests in any `w` seconds each. "
+        f"`{NO_POLICY}` where there is none.",
+        "schema": {"type": "string"},
+    },
+    "RateLimit": {
+        "description": "What is left of each: `r` requests at once, and one more after `t` seconds.",
+        "schema": {"type": "string"},
+    },
+}
 _READS_ONLY: Final = "The key only reads."
 _ONE_MEMORY: Final = frozenset(("Memory", "WrittenMemory"))
 _PUBLIC: Final = frozenset(("getVersion",))
@@ -116,6 +136,8 @@ def describe(routes: Sequence[ControllerRouterHandler], *, dependencies: Sequenc
         if path.startswith("/admin/") and method != "get":
             operation["responses"]["403"] = {**operation["responses"]["401"], "description": _READS_ONLY}
         _set_parameters(operation)
+        if operation["security"] != [] and not path.startswith("/admin/"):
+            _set_limits(operation)
         _set_answers(operation)
         _set_examples(operation)
     return msgspec.json.encode(document)
@@ -158,6 +180,15 @@ def _set_parameters(operation: Json) -> None:
         parameter.pop("allowEmptyValue", None)
 
 
+def _set_limits(operation: Json) -> None:
+    """Whatever a key asks for may come too fast, or in too long a body."""
+    for status in (413, 429):
+        if status == 429 or "requestBody" in operation:
+            spec = problems(status)[status]
+            content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+            operation["responses"].setdefault(str(status), {"description": spec.description, "content": content})
+
+
 def _set_answers(operation: Json) -> None:
     answers = cast("dict[str, Json]", operation["responses"])
     replays = any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", []))
@@ -168,7 +199,7 @@ def _set_answers(operation: Json) -> None:
         if int(status) >= 400 and PROBLEM_MEDIA_TYPE not in content:
             del answers[status]  # Litestar's own idea of an error, which this service never sends
             continue
-        headers: Json = {}
+        headers: Json = dict(_RATES)
         schema = content.get("application/json", {}).get("schema", {})
         if _ref(schema) in _ONE_MEMORY:
             headers["ETag"] = _ETAG
@@ -176,12 +207,9 @@ def _set_answers(operation: Json) -> None:
             headers["Idempotency-Replayed"] = _REPLAYED
         if status == "202" and _ref(schema) == "JobView" and not operation["operationId"].startswith("cancel"):
             headers["Location"] = _LOCATION
-        if status == "503":
+        if status in ("429", "503"):
             headers["Retry-After"] = _RETRY_AFTER
-        if headers:
-            found["headers"] = headers
-        else:
-            found.pop("headers", None)
+        found["headers"] = headers
     operation["responses"] = dict(sorted(answers.items()))
 
 

@@ -34,6 +34,13 @@ PROBLEMS: Final[tuple[Explained, ...]] = (
         "Use a key with the scope that detail names.",
     ),
     Explained(
+        "quota_exceeded",
+        403,
+        "A quota of your tenant has no room for this. quota names it, limit is its size and used what is taken.",
+        "Trying again is of no use: make room (delete or forget memories), wait for midnight UTC where it is "
+        "tokens_a_day, or ask whoever runs this installation for more. GET /v1/usage shows all quotas.",
+    ),
+    Explained(
         "not_found",
         404,
         "There is no such route, or nothing of that id belongs to you.",
@@ -74,7 +81,7 @@ PROBLEMS: Final[tuple[Explained, ...]] = (
     Explained(
         "payload_too_large",
         413,
-        "The body is larger than the route takes: 256 KiB, or 48 MiB for a batch.",
+        "The body is larger than the route takes (256 KiB, or 48 MiB for a batch), or than your limits allow.",
         "Split the batch, or shorten the content.",
     ),
     Explained(
@@ -88,6 +95,12 @@ PROBLEMS: Final[tuple[Explained, ...]] = (
         422,
         "The Idempotency-Key was used before with another body.",
         "Use a new key for a new request.",
+    ),
+    Explained(
+        "rate_limited",
+        429,
+        "Too many requests came within too short a time, from all keys of your tenant or from this one.",
+        "Wait Retry-After seconds. RateLimit-Policy tells the limits, RateLimit what is left of them.",
     ),
     Explained(
         "internal_error",

@@ -5,8 +5,10 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from memplane_core.settings import (
+    CacheSettings,
     EndpointSettings,
     IndexSettings,
+    LimitSettings,
     PostgresSettings,
     Section,
     Settings,
@@ -64,6 +66,8 @@ class GatewaySettings(Settings):
 
     postgres: PostgresSettings
     trust: TrustSettings
+    redis: CacheSettings
     gateway: DoorSettings
+    limits: LimitSettings = LimitSettings()
     endpoints: EndpointSettings = EndpointSettings()
     milvus: IndexDefaults = IndexDefaults()

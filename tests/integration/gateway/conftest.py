@@ -1,6 +1,6 @@
 """The gateway in this process over a real Postgres, and real HTTP servers where other services would be."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 from uuid import uuid4
@@ -17,6 +17,7 @@ from memplane_core.domain.tenancy import SCOPES, Principal, Scope
 from memplane_core.embedded.ports import free_port
 from memplane_core.security.internal import InternalTokens, bearer
 from memplane_core.settings import PostgresSettings
+from memplane_core.testing.valkey import ValkeyServer
 from memplane_gateway.app import create_app
 from memplane_gateway.settings import GatewaySettings
 
@@ -84,7 +85,9 @@ class Server:
 class Gateway:
     """The gateway's HTTP door. `retrieval` and `embedding` stand where the services would; start them as needed."""
 
-    def __init__(self, settings: PostgresSettings) -> None:
+    def __init__(self, settings: PostgresSettings, valkey: ValkeyServer) -> None:
+        self.valkey = valkey
+        self.limits: dict[str, Any] = {}
         self.retrieval = Server()
         self.embedding = Server()
         self.embedding.respond = self._profiles
@@ -103,6 +106,8 @@ class Gateway:
         return GatewaySettings.model_validate(
             {
                 "postgres": self._postgres,
+                "redis": {"cache_url": self.valkey.url},
+                "limits": self.limits,
                 "trust": {"internal_secret": INTERNAL_SECRET},
                 "endpoints": {"embedding_url": self.embedding.url, "retrieval_url": self.retrieval.url},
                 "gateway": {"key_pepper": PEPPER, "admin_key": ADMIN_KEY, "docs": False, **door},
@@ -146,6 +151,7 @@ class Gateway:
         """The same settings for a process."""
         return {
             "MEMPLANE_POSTGRES__URL": self._postgres.url.get_secret_value(),
+            "MEMPLANE_REDIS__CACHE_URL": self.valkey.url,
             "MEMPLANE_TRUST__INTERNAL_SECRET": INTERNAL_SECRET,
             "MEMPLANE_ENDPOINTS__EMBEDDING_URL": self.embedding.url,
             "MEMPLANE_ENDPOINTS__RETRIEVAL_URL": self.retrieval.url,
@@ -209,9 +215,15 @@ def bearer_of(key: KeyCreated) -> dict[str, str]:
     return {"Authorization": f"Bearer {key.key}"}
 
 
+@pytest.fixture(scope="session")
+def valkey() -> Generator[ValkeyServer]:
+    with ValkeyServer() as server:
+        yield server
+
+
 @pytest.fixture
-def gateway(postgres_settings: PostgresSettings) -> Gateway:
-    return Gateway(postgres_settings)
+def gateway(postgres_settings: PostgresSettings, valkey: ValkeyServer) -> Gateway:
+    return Gateway(postgres_settings, valkey)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from memplane_gateway.problems import PROBLEMS
 
 Json = dict[str, Any]
 
-DEPENDENCIES = ("database", "directory", "embedder", "forwarder", "index_defaults", "keyring")
+DEPENDENCIES = ("database", "directory", "embedder", "forwarder", "index_defaults", "keyring", "limit_directory")
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,14 @@ class TestOpenApi:
             ("DELETE", "/v1/keys/{key_id}"),
             ("POST", "/v1/keys/{key_id}/rotate"),
             ("GET", "/v1/policy"),
+            ("GET", "/v1/usage"),
+            ("GET", "/admin/v1/tenants/{tenant_id}/usage"),
+            ("GET", "/admin/v1/tenants/{tenant_id}/limits"),
+            ("PUT", "/admin/v1/tenants/{tenant_id}/limits"),
+            ("PATCH", "/admin/v1/tenants/{tenant_id}/limits"),
+            ("GET", "/admin/v1/tenants/{tenant_id}/keys/{key_id}/limits"),
+            ("PUT", "/admin/v1/tenants/{tenant_id}/keys/{key_id}/limits"),
+            ("PATCH", "/admin/v1/tenants/{tenant_id}/keys/{key_id}/limits"),
             ("PATCH", "/v1/policy"),
             ("POST", "/v1/jobs"),
             ("GET", "/v1/jobs"),
@@ -153,8 +161,10 @@ class TestOpenApi:
     def test_headers_that_matter_are_described(self, document: Json) -> None:
         write = document["paths"]["/v1/memories"]["post"]
         assert [parameter["name"] for parameter in write["parameters"]] == ["Idempotency-Key"]
-        assert set(write["responses"]["201"]["headers"]) == {"ETag", "Idempotency-Replayed"}
-        assert "Retry-After" in write["responses"]["503"]["headers"]
+        rates = {"RateLimit", "RateLimit-Policy"}
+        assert set(write["responses"]["201"]["headers"]) == {"ETag", "Idempotency-Replayed"} | rates
+        assert set(write["responses"]["503"]["headers"]) == {"Retry-After"} | rates
+        assert set(write["responses"]["429"]["headers"]) == {"Retry-After"} | rates
         update = document["paths"]["/v1/memories/{memory_id}"]["patch"]
         assert "If-Match" in [parameter["name"] for parameter in update["parameters"]]
 
@@ -167,7 +177,7 @@ class TestOpenApi:
         assert names == {
             "Idempotency-Key", "If-Match", "memory_id", "tenant_id", "key_id",
             "user_id", "agent_id", "session_id", "memory_type", "external_id", "actor", "source", "scene",
-            "sort", "limit", "cursor", "job_id", "kind", "number",
+            "sort", "limit", "cursor", "job_id", "kind", "number", "from", "to",
         }  # fmt: skip
 
 

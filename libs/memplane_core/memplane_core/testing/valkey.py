@@ -1,7 +1,9 @@
 """A real Valkey for tests, from the wheel that `memplane up` runs too."""
 
+import os
 import secrets
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -55,6 +57,11 @@ class ValkeyServer(Started):
         """Shut it down cleanly."""
         if self._child is not None:
             self._child.stop()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, say SIGSTOP or SIGCONT."""
+        if self._child is not None:
+            os.killpg(self._child.pid, number)
 
     def kill(self) -> None:
         """Kill it with SIGKILL."""

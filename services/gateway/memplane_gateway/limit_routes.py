@@ -1,0 +1,183 @@
+"""Admin routes for the limits of a tenant and of its keys. A tenant cannot set its own."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from litestar import get, patch, put
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody
+from litestar.types import ControllerRouterHandler
+from msgspec import UNSET
+
+from memplane_core.contracts.limits import (
+    KeyLimits,
+    KeyLimitsPatch,
+    KeyLimitsView,
+    TenantLimits,
+    TenantLimitsPatch,
+    TenantLimitsView,
+)
+from memplane_core.domain.errors import Fault, InvalidRequest
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage import limits as stored
+from memplane_core.storage.session import Database
+from memplane_gateway.documents import answer, problems
+from memplane_gateway.limits import LimitDirectory
+
+_TAGS: Final = ["Administration"]
+_TENANT: Final = "/admin/v1/tenants/{tenant_id:uuid}/limits"
+_KEY: Final = "/admin/v1/tenants/{tenant_id:uuid}/keys/{key_id:str}/limits"
+_NOW: Final = "As they were set, and as they hold."
+_SET: Final = "What holds from now on; every gateway knows it within a few seconds."
+
+
+@get(
+    _TENANT,
+    operation_id="getTenantLimits",
+    summary="Get a tenant's limits",
+    tags=_TAGS,
+    responses={200: answer(TenantLimitsView, _NOW), **problems(401, 404, 503)},
+)
+async def get_tenant_limits(
+    tenant_id: FromPath[UUID], database: NamedDependency[Database], limit_directory: NamedDependency[LimitDirectory]
+) -> TenantLimitsView:
+    """What a tenant may do and have."""
+    tenant = TenantId(tenant_id)
+    async with database.tenant(tenant) as connection:
+        limits = await stored.tenant_limits(tenant, connection)
+    return _view(tenant, limits, limit_directory)
+
+
+@put(
+    _TENANT,
+    operation_id="setTenantLimits",
+    summary="Set a tenant's limits",
+    tags=_TAGS,
+    responses={200: answer(TenantLimitsView, _SET), **problems(400, 401, 403, 404, 413, 422, 503)},
+)
+async def set_tenant_limits(
+    tenant_id: FromPath[UUID],
+    data: JSONBody[TenantLimits],
+    *,
+    database: NamedDependency[Database],
+    limit_directory: NamedDependency[LimitDirectory],
+) -> TenantLimitsView:
+    """Set all limits of a tenant. What is not named has the installation's default.
+
+    A quota set below what is used takes nothing away; nothing more can be added.
+    """
+    tenant = TenantId(tenant_id)
+    async with database.tenant(tenant) as connection:
+        await stored.set_tenant_limits(tenant, connection, data)
+    limit_directory.forget(tenant)
+    return _view(tenant, data, limit_directory)
+
+
+@patch(
+    _TENANT,
+    operation_id="updateTenantLimits",
+    summary="Change a tenant's limits",
+    tags=_TAGS,
+    responses={200: answer(TenantLimitsView, _SET), **problems(400, 401, 403, 404, 413, 422, 503)},
+)
+async def update_tenant_limits(
+    tenant_id: FromPath[UUID],
+    data: JSONBody[TenantLimitsPatch],
+    *,
+    database: NamedDependency[Database],
+    limit_directory: NamedDependency[LimitDirectory],
+) -> TenantLimitsView:
+    """Set what is named, and leave the rest; null goes back to the installation's default."""
+    tenant = TenantId(tenant_id)
+    changes = _changes(data)
+    async with database.tenant(tenant) as connection:
+        limits = await stored.patch_tenant_limits(tenant, connection, changes)
+    limit_directory.forget(tenant)
+    return _view(tenant, limits, limit_directory)
+
+
+@get(
+    _KEY,
+    operation_id="getKeyLimits",
+    summary="Get a key's limits",
+    tags=_TAGS,
+    responses={200: answer(KeyLimitsView, "As they were set."), **problems(401, 404, 503)},
+)
+async def get_key_limits(
+    tenant_id: FromPath[UUID], key_id: FromPath[str], database: NamedDependency[Database]
+) -> KeyLimitsView:
+    """What a key may do, on top of its tenant's limits."""
+    tenant = TenantId(tenant_id)
+    async with database.tenant(tenant) as connection:
+        limits = await stored.key_limits(tenant, connection, key_id=key_id)
+    return KeyLimitsView(tenant_id=tenant, key_id=key_id, limits=limits)
+
+
+@put(
+    _KEY,
+    operation_id="setKeyLimits",
+    summary="Set a key's limits",
+    tags=_TAGS,
+    responses={200: answer(KeyLimitsView, _SET), **problems(400, 401, 403, 404, 413, 422, 503)},
+)
+async def set_key_limits(
+    tenant_id: FromPath[UUID],
+    key_id: FromPath[str],
+    data: JSONBody[KeyLimits],
+    *,
+    database: NamedDependency[Database],
+    limit_directory: NamedDependency[LimitDirectory],
+) -> KeyLimitsView:
+    """Set all limits of a key. They come on top of its tenant's, and cannot lift those."""
+    tenant = TenantId(tenant_id)
+    async with database.tenant(tenant) as connection:
+        await stored.set_key_limits(tenant, connection, key_id=key_id, limits=data)
+    limit_directory.forget(tenant)
+    return KeyLimitsView(tenant_id=tenant, key_id=key_id, limits=data)
+
+
+@patch(
+    _KEY,
+    operation_id="updateKeyLimits",
+    summary="Change a key's limits",
+    tags=_TAGS,
+    responses={200: answer(KeyLimitsView, _SET), **problems(400, 401, 403, 404, 413, 422, 503)},
+)
+async def update_key_limits(
+    tenant_id: FromPath[UUID],
+    key_id: FromPath[str],
+    data: JSONBody[KeyLimitsPatch],
+    *,
+    database: NamedDependency[Database],
+    limit_directory: NamedDependency[LimitDirectory],
+) -> KeyLimitsView:
+    """Set what is named, and leave the rest; null takes a limit away."""
+    tenant = TenantId(tenant_id)
+    changes = _changes(data)
+    async with database.tenant(tenant) as connection:
+        limits = await stored.patch_key_limits(tenant, connection, key_id=key_id, changes=changes)
+    limit_directory.forget(tenant)
+    return KeyLimitsView(tenant_id=tenant, key_id=key_id, limits=limits)
+
+
+def _changes(wanted: TenantLimitsPatch | KeyLimitsPatch) -> dict[str, Any]:
+    changes = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not UNSET}
+    if not changes:
+        raise InvalidRequest("the patch names no limit", faults=[Fault("", "name at least one limit to change")])
+    return changes
+
+
+def _view(tenant: TenantId, limits: TenantLimits, directory: LimitDirectory) -> TenantLimitsView:
+    return TenantLimitsView(tenant_id=tenant, limits=limits, effective=stored.effective(limits, directory.defaults))
+
+
+LIMIT_ROUTES: Final[Sequence[ControllerRouterHandler]] = (
+    get_tenant_limits,
+    set_tenant_limits,
+    update_tenant_limits,
+    get_key_limits,
+    set_key_limits,
+    update_key_limits,
+)
