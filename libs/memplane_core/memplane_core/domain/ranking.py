@@ -284,7 +284,7 @@ def _sessions(pool: Sequence[Candidate]) -> list[list[int]]:
         if candidate.session is not None:
             members.setdefault(candidate.session, []).append(n)
     for places in members.values():
-        places.sort(key=lambda n: (pool[n].occurred_at, pool[n].memory_id))
+        places.sort(key=lambda n: (pool[n].occurred_at, pool[n].memory_id.int))
     return list(members.values())
 
 

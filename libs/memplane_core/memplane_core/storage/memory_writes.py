@@ -77,10 +77,9 @@ WITH input AS (
         AS c(memory_id, rev, n, span_start, span_end, embedding)
     JOIN made ON made.id = c.memory_id
 ), words AS (
-    INSERT INTO memory_words (tenant_id, memory_id, terms, marks, session, occurred_at)
-    SELECT $1, memory_id, terms, marks::int4[], session, w.occurred_at
-    FROM unnest($12::uuid[], $13::bytea[], $14::text[], $15::int8[], $16::timestamptz[])
-        AS w(memory_id, terms, marks, session, occurred_at)
+    INSERT INTO memory_words (tenant_id, memory_id, terms, marks, session)
+    SELECT $1, memory_id, terms, marks::int4[], session
+    FROM unnest($12::uuid[], $13::bytea[], $14::text[], $15::int8[]) AS w(memory_id, terms, marks, session)
     JOIN made ON made.id = w.memory_id
 ), past AS (
     INSERT INTO history (tenant_id, memory_id, version, event, key_id, request_id, changes)
@@ -250,7 +249,7 @@ async def _reword(tenant: TenantId, connection: Connection, changes: Sequence[Ch
 
 
 def _words(memory: Memory | NewMemory, text: FindableText) -> Words:
-    return Words(memory.id, text.terms, _owner(memory), memory.occurred_at)
+    return Words(memory.id, text.terms, _owner(memory))
 
 
 def _owner(memory: Memory | NewMemory) -> Owner:

@@ -293,7 +293,6 @@ async def restore_words(tenant: TenantId, connection: Connection, memory_ids: Se
             memory_id=row["id"],
             terms=terms(head_of(row["actor"], row["occurred_at"]) + row["content"]),
             owner=Owner(row["user_id"], row["agent_id"], row["session_id"]),
-            occurred_at=row["occurred_at"],
         )
         for row in rows
     ]

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -26,12 +25,11 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Words(msgspec.Struct, frozen=True):
-    """One memory's words: its packed terms, whose it is and when it happened."""
+    """One memory's words: its packed terms, and whose it is."""
 
     memory_id: UUID
     terms: bytes
     owner: Owner
-    occurred_at: datetime
 
 
 def term_marks(tenant: TenantId, terms: bytes) -> list[int]:
@@ -57,31 +55,28 @@ def session_of(owner: Owner) -> int | None:
 
 
 def word_columns(tenant: TenantId, words: Iterable[Words]) -> tuple[list[object], ...]:
-    """Words by column: memory, packed terms, marks as the text of an array, session, and when it happened."""
+    """Words by column: memory, packed terms, marks as the text of an array, and session."""
     rows = [
         (
             its.memory_id,
             its.terms,
             _array([*term_marks(tenant, its.terms), *owner_marks(tenant, its.owner)]),
             session_of(its.owner),
-            its.occurred_at,
         )
         for its in words
     ]
-    return tuple([row[column] for row in rows] for column in range(5))
+    return tuple([row[column] for row in rows] for column in range(4))
 
 
 async def replace_words(tenant: TenantId, connection: Connection, words: Sequence[Words]) -> None:
     """Give memories other words."""
     await connection.execute(
         """
-        INSERT INTO memory_words (tenant_id, memory_id, terms, marks, session, occurred_at)
-        SELECT $1, memory_id, terms, marks::int4[], session, occurred_at
-        FROM unnest($2::uuid[], $3::bytea[], $4::text[], $5::int8[], $6::timestamptz[])
-            AS w(memory_id, terms, marks, session, occurred_at)
+        INSERT INTO memory_words (tenant_id, memory_id, terms, marks, session)
+        SELECT $1, memory_id, terms, marks::int4[], session
+        FROM unnest($2::uuid[], $3::bytea[], $4::text[], $5::int8[]) AS w(memory_id, terms, marks, session)
         ON CONFLICT (tenant_id, memory_id) DO UPDATE
-        SET terms = EXCLUDED.terms, marks = EXCLUDED.marks, session = EXCLUDED.session,
-            occurred_at = EXCLUDED.occurred_at
+        SET terms = EXCLUDED.terms, marks = EXCLUDED.marks, session = EXCLUDED.session
         """,
         tenant,
         *word_columns(tenant, words),

@@ -1,4 +1,4 @@
-"""Words beside chunks: one row an active memory, whatever its generations, and its place in its session."""
+"""Words beside chunks: one row a memory, whatever its generations, and its session."""
 
 from alembic import context, op
 
@@ -17,7 +17,6 @@ _TABLE = """
         terms bytea NOT NULL,
         marks int4[] NOT NULL,
         session int8,
-        occurred_at timestamptz NOT NULL,
         PRIMARY KEY (tenant_id, memory_id)
     ) PARTITION BY HASH (tenant_id)
 """
@@ -41,13 +40,13 @@ _MARK = _NUMBER + " # " + _NUMBER.format("tenant_id::text")
 
 _FILL = f"""
     WITH words AS (
-        SELECT m.tenant_id, m.id, m.user_id, m.agent_id, m.session_id, m.occurred_at,
+        SELECT m.tenant_id, m.id, m.user_id, m.agent_id, m.session_id,
                ARRAY(SELECT token FROM chunk c, unnest(c.tokens) WITH ORDINALITY AS t(token, place)
                      WHERE c.tenant_id = m.tenant_id AND c.memory_id = m.id AND c.generation = t0.active_generation
                      ORDER BY c.n, place) AS tokens
         FROM memory m JOIN tenant t0 ON t0.id = m.tenant_id WHERE m.state = 'active'
     )
-    INSERT INTO memory_words (tenant_id, memory_id, terms, marks, session, occurred_at)
+    INSERT INTO memory_words (tenant_id, memory_id, terms, marks, session)
     SELECT tenant_id, id,
            (SELECT coalesce(string_agg({_FIRST.format("token")}, ''::bytea ORDER BY place), ''::bytea)
             FROM unnest(tokens) WITH ORDINALITY AS t(token, place)),
@@ -56,8 +55,7 @@ _FILL = f"""
                  AS t(token) WHERE token IS NOT NULL),
            CASE WHEN session_id IS NOT NULL THEN
                ('x' || left(md5(concat_ws(chr(31), coalesce(user_id, ''), coalesce(agent_id, ''), session_id)), 16))
-               ::bit(64)::int8 END,
-           occurred_at
+               ::bit(64)::int8 END
     FROM words
 """
 
@@ -116,10 +114,6 @@ def upgrade() -> None:
     signature = "nominate_by_words(uuid, int4[], int4[], int, int)"
     op.execute(f"REVOKE ALL ON FUNCTION {signature} FROM PUBLIC")
     op.execute(f"GRANT EXECUTE ON FUNCTION {signature} TO {role}")
-    op.execute(
-        "CREATE INDEX memory_words_session ON memory_words (tenant_id, session, occurred_at, memory_id)"
-        " WHERE session IS NOT NULL"
-    )
     # Lists are newest first unless told otherwise.
     op.execute("CREATE INDEX memory_created ON memory (tenant_id, created_at, id)")
 
