@@ -138,8 +138,8 @@ class TestWhatPostgresLacks:
         assert [_words(row) for row in after] == [_words(row) for row in before]
 
 
-def _words(row: Any) -> tuple[Any, ...]:
-    return row["memory_id"], row["terms"], sorted(row["marks"]), row["session"], row["occurred_at"]
+def _words(row: Any) -> dict[str, Any]:
+    return {name: sorted(value) if name == "marks" else value for name, value in row.items()}
 
 
 class TestDryRun:
