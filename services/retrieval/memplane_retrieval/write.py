@@ -16,7 +16,7 @@ from memplane_core.domain.memory import Memory
 from memplane_core.domain.ports import Kicker
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.storage import idempotency, memories, memory_writes
-from memplane_core.storage.idempotency import Fingerprint, WriteOutcome
+from memplane_core.storage.idempotency import OUTCOMES, Fingerprint, WriteOutcome
 from memplane_core.storage.memories import Revision
 from memplane_core.storage.memory_writes import Change, NewMemory
 from memplane_core.storage.session import Connection, Database
@@ -39,10 +39,10 @@ class Plan(msgspec.Struct, frozen=True):
     found_by: dict[UUID, FindableText]
     """What each of them is found by."""
 
-    @property
-    def tokens_later(self) -> int:
-        """The charge for texts that have no vectors yet."""
-        return sum(tokens_later(self.texts[name]) for name, text in self.found_by.items() if not text.embedded)
+    def tokens_later(self, outcome: Sequence[WriteOutcome]) -> int:
+        """The charge for the texts that were stored without vectors."""
+        stored = {item.id for item in outcome if item.status == 202}
+        return sum(tokens_later(text) for name, text in self.texts.items() if name in stored)
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class Writer:
             slots = slots_of(writes, now=datetime.now(UTC), policy=policy, batch=batch)
             if fingerprint is not None or any(slot.name for slot in slots):
                 async with self._database.tenant(tenant) as connection:
-                    before = fingerprint and await idempotency.recall_outcome(tenant, connection, fingerprint)
+                    before = fingerprint and await idempotency.recall(tenant, connection, fingerprint, kind=OUTCOMES)
                     if before is not None:
                         return await self._replay(principal, connection, before)
                     await self._find_named(tenant, connection, slots)
@@ -101,14 +101,14 @@ class Writer:
             try:
                 async with self._database.tenant(tenant) as connection:
                     if fingerprint is not None:
-                        before = await idempotency.claim(tenant, connection, fingerprint)
+                        before = await idempotency.claim(tenant, connection, fingerprint, kind=OUTCOMES)
                         if before is not None:
                             return await self._replay(principal, connection, before)
                     written = await self._store(principal, connection, plan, items=len(writes))
-                    if later := plan.tokens_later:
+                    if later := plan.tokens_later(written.outcome):
                         await add_tokens(tenant, connection, later)
                     if fingerprint is not None:
-                        await idempotency.settle(tenant, connection, fingerprint, written.outcome)
+                        await idempotency.settle(tenant, connection, fingerprint, outcome=written.outcome)
             except Exception as error:
                 if is_contention(error):
                     self._generations.forget(tenant)  # another may be active by now

@@ -9,6 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from memplane_core.domain.index import Generation
+from memplane_core.domain.ports import TokenMeter
 from memplane_core.domain.tenancy import SCOPES, Principal, TenantId
 from memplane_core.security.internal import InternalTokens
 from memplane_core.settings import PostgresSettings
@@ -35,6 +36,7 @@ class Service:
         self.embedder = HashEmbedder()
         self.reranker = WordReranker()
         self.kicker = RecordingKicker()
+        self.meter: TokenMeter | None = None
         self._settings = settings
         self._tokens = InternalTokens(SECRET)
 
@@ -50,6 +52,7 @@ class Service:
                 reranker=self.reranker,
                 kicker=self.kicker,
                 touches=Touches(Redis.from_url("redis://127.0.0.1:1/0")),
+                meter=self.meter,
             )
 
         app = build(self._settings, open_ports=open_ports)
