@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from litestar import Response
 
-from memplane_core.clients.retrieval import RetrievalClient
+from memplane_core.clients.retrieval import IDEMPOTENCY_KEY, RetrievalClient
 from memplane_core.domain.tenancy import Scope
 from memplane_core.web.request import ServiceRequest
 
@@ -41,7 +41,7 @@ class Forwarder:
             path: Percent-encoded.
             query: Parameters of the query string.
             headers: To hand on; one that is None was not given.
-            repeatable: Whether doing it twice does no harm.
+            repeatable: Whether doing it twice does no harm, as with every request that has an Idempotency-Key.
             extra_s: On top of the deadline, for an answer that may be held back on purpose.
 
         Raises:
@@ -51,13 +51,14 @@ class Forwarder:
         """
         # The service behind enforces what a key is bound to, and refuses bound keys where it cannot.
         principal = request.require(scope, bound=True)
+        given = {name: value for name, value in (headers or {}).items() if value is not None}
         answer = await self._retrieval.forward(
             principal,
             request.method,
             path=f"{path}?{urlencode(query)}" if query else path,
-            headers={name: value for name, value in (headers or {}).items() if value is not None},
+            headers=given,
             body=await request.body() or None,
             timeout_s=self._timeout_s + extra_s,
-            repeatable=repeatable,
+            repeatable=repeatable or IDEMPOTENCY_KEY in given,
         )
         return Response(answer.body, status_code=answer.status, headers=answer.headers)

@@ -9,6 +9,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, HeaderParameter, JSONBody
 from litestar.types import ControllerRouterHandler
 
+from memplane_core.clients.retrieval import IDEMPOTENCY_KEY
 from memplane_core.contracts.checks import check_batch, check_patch, check_write
 from memplane_core.contracts.limits import MAX_BODY_BYTES
 from memplane_core.contracts.memories import (
@@ -25,6 +26,7 @@ from memplane_core.domain.filters import parse_filter
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.forwarding import Forwarder
+from memplane_gateway.idempotency import IdempotencyKey
 from memplane_gateway.limits import check_batch_items
 from memplane_gateway.lists import LIST_ROUTES
 
@@ -34,15 +36,6 @@ INDEX_WAIT_S: Final = 30.0
 
 _TAGS: Final = ["Memories"]
 
-IdempotencyKey = Annotated[
-    str | None,
-    HeaderParameter(
-        name="Idempotency-Key",
-        pattern=r"^[\x20-\x7e]{1,255}$",
-        description="A name of your own for this write, 1 to 255 printable ASCII characters. Repeating the request "
-        "with it does nothing twice and gives the first answer again.",
-    ),
-]
 IfMatch = Annotated[
     str | None,
     HeaderParameter(
@@ -86,7 +79,7 @@ async def write_memory(
     """
     check_write(data)
     return await forwarder.forward(
-        request, "memories:write", path="/v1/memories", headers={"Idempotency-Key": idempotency_key}
+        request, "memories:write", path="/v1/memories", headers={IDEMPOTENCY_KEY: idempotency_key}
     )
 
 
@@ -119,7 +112,7 @@ async def write_memories(
         request,
         "memories:write",
         path="/v1/memories/batch",
-        headers={"Idempotency-Key": idempotency_key},
+        headers={IDEMPOTENCY_KEY: idempotency_key},
         extra_s=INDEX_WAIT_S if data.wait == "index" else 0.0,
     )
 
@@ -185,6 +178,7 @@ async def update_memory(
     data: JSONBody[MemoryPatch],
     forwarder: NamedDependency[Forwarder],
     if_match: IfMatch = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Change what is named and keep all else.
 
@@ -195,7 +189,7 @@ async def update_memory(
         request,
         "memories:write",
         path=f"/v1/memories/{memory_id}",
-        headers={"If-Match": if_match},
+        headers={"If-Match": if_match, IDEMPOTENCY_KEY: idempotency_key},
     )
 
 
@@ -207,7 +201,7 @@ async def update_memory(
     status_code=200,  # a default that is not used; with 204 Litestar would not allow the body of a problem
     responses={
         204: answer(None, "Gone for good; getting it is 404 from now on."),
-        **problems(401, 403, 404, 412, 422, 503, 504),
+        **problems(401, 403, 404, 409, 412, 422, 503, 504),
     },
 )
 async def delete_memory(
@@ -216,6 +210,7 @@ async def delete_memory(
     *,
     forwarder: NamedDependency[Forwarder],
     if_match: IfMatch = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
     """Delete one memory everywhere. This cannot be undone.
 
@@ -225,7 +220,7 @@ async def delete_memory(
         request,
         "memories:write",
         path=f"/v1/memories/{memory_id}",
-        headers={"If-Match": if_match},
+        headers={"If-Match": if_match, IDEMPOTENCY_KEY: idempotency_key},
     )
 
 

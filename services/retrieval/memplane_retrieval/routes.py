@@ -29,10 +29,11 @@ from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import lists, memories
 from memplane_core.storage.idempotency import WriteOutcome
 from memplane_core.storage.session import Database
+from memplane_core.web.repeats import REPLAYED, fingerprint_of
 from memplane_core.web.request import ServiceRequest
 from memplane_retrieval.cursors import Cursors
 from memplane_retrieval.generations import Generations
-from memplane_retrieval.headers import etag_of, fingerprint_of, if_match_of
+from memplane_retrieval.headers import etag_of, if_match_of
 from memplane_retrieval.patch import Patcher
 from memplane_retrieval.search import Searcher
 from memplane_retrieval.waiting import IndexWait
@@ -52,7 +53,7 @@ async def write_memory(
     """Store one memory."""
     principal = request.require("memories:write", bound=True)
     check_write(data)
-    fingerprint = await fingerprint_of(request, route="POST /v1/memories")
+    fingerprint = await fingerprint_of(request)
     written = await writer.write(principal, [data], batch=False, fingerprint=fingerprint)
     [outcome] = written.outcome
     memory = written.memories.get(outcome.id)
@@ -63,7 +64,7 @@ async def write_memory(
     )
     headers = {"ETag": etag_of(memory.version)}
     if written.replayed:
-        headers["Idempotency-Replayed"] = "true"
+        headers[REPLAYED] = "true"
     return Response(body, status_code=outcome.status, headers=headers)
 
 
@@ -77,13 +78,13 @@ async def write_batch(
     """Store 1 to 1,000 memories, all or none."""
     principal = request.require("memories:write", bound=True)
     check_batch(data)
-    fingerprint = await fingerprint_of(request, route="POST /v1/memories/batch")
+    fingerprint = await fingerprint_of(request)
     written = await writer.write(principal, data.memories, batch=True, fingerprint=fingerprint)
     known = written.memories
     if data.wait == "index":
         known = known | await index_wait.until_indexed(principal.tenant, list(known))
     results = [_batch_item(outcome, known.get(outcome.id)) for outcome in written.outcome]
-    headers = {"Idempotency-Replayed": "true"} if written.replayed else {}
+    headers = {REPLAYED: "true"} if written.replayed else {}
     return Response(BatchWritten(results=results), status_code=200, headers=headers)
 
 
@@ -198,15 +199,23 @@ async def patch_memory(
     """Change the named fields of one memory."""
     principal = request.require("memories:write", bound=True)
     check_patch(data)
-    memory = await patcher.patch(principal, memory_id, patch=data, if_match=if_match_of(request))
-    return Response(memory, headers={"ETag": etag_of(memory.version)})
+    fingerprint = await fingerprint_of(request)
+    patched = await patcher.patch(
+        principal, memory_id, patch=data, if_match=if_match_of(request), fingerprint=fingerprint
+    )
+    memory = patched.outcome
+    return Response(memory, headers={"ETag": etag_of(memory.version), **patched.headers})
 
 
 @delete("/v1/memories/{memory_id:uuid}")
-async def delete_memory(request: ServiceRequest, memory_id: FromPath[UUID], patcher: NamedDependency[Patcher]) -> None:
+async def delete_memory(
+    request: ServiceRequest, memory_id: FromPath[UUID], patcher: NamedDependency[Patcher]
+) -> Response[None]:
     """Delete one memory for good."""
     principal = request.require("memories:write", bound=True)
-    await patcher.delete(principal, memory_id, if_match=if_match_of(request))
+    fingerprint = await fingerprint_of(request)
+    deleted = await patcher.delete(principal, memory_id, if_match=if_match_of(request), fingerprint=fingerprint)
+    return Response(None, status_code=204, headers=deleted.headers)
 
 
 ROUTES: Final = [

@@ -170,6 +170,22 @@ class TestTrouble:
             assert "Idempotency-Key" in answer.json()["detail"]
             assert len(door.retrieval.received) == 1, method
 
+    async def test_a_write_with_a_key_of_its_own_is_repeated(self, door: Gateway) -> None:
+        headers = {**await headers_of(door), "Idempotency-Key": "order 1"}
+        for method, path, body in (
+            ("POST", "/v1/memories", {"content": "a"}),
+            ("POST", "/v1/memories/batch", {"memories": [{"content": "a"}]}),
+            ("PATCH", MEMORY, {"pinned": True}),
+            ("DELETE", MEMORY, None),
+        ):
+            door.retrieval.received.clear()
+            door.retrieval.respond = door.breaking_off(times=1, then=door.answering(200, b"{}"))
+            assert (await door.client.request(method, path, json=body, headers=headers)).status_code == 200
+            assert [received.headers["Idempotency-Key"] for received in door.retrieval.received] == ["order 1"] * 2
+        door.retrieval.respond = door.breaking_off()
+        answer = await door.client.delete(MEMORY, headers=headers)
+        assert (answer.status_code, "may have carried this out" in answer.json()["detail"]) == (503, True)
+
     async def test_a_read_whose_connection_breaks_is_repeated(self, door: Gateway) -> None:
         headers = await headers_of(door)
         for method, path, body in (

@@ -11,10 +11,12 @@ from memplane_core.domain.errors import MemplaneError, Unavailable, UpstreamTime
 from memplane_core.domain.tenancy import Principal
 from memplane_core.security.internal import InternalTokens
 
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+
 _PASSED_BACK: Final = ("Content-Type", "ETag", "Idempotency-Replayed", "Location", "Retry-After")
 _PROBLEM: Final = "application/problem+json"
 
-_AGAIN: Final = "repeat it with the same Idempotency-Key"
+_AGAIN: Final = f"repeat it with the same {IDEMPOTENCY_KEY}"
 _UNSENT: Final = "the memory service cannot be reached; nothing was changed, try again"
 _BROKEN_OFF: Final = f"the memory service broke off and may have carried this out: {_AGAIN}"
 _LATE: Final = "the memory service did not answer in time"
@@ -77,17 +79,18 @@ class RetrievalClient:
         sent = {**(headers or {}), "Authorization": f"Bearer {self._tokens.sign(principal)}"}
         if body is not None:
             sent["Content-Type"] = "application/json"
+        reads = repeatable and IDEMPOTENCY_KEY not in sent
         try:
             answer = await self._http.call(
                 method, path, headers=sent, body=body, timeout_s=timeout_s, repeatable=repeatable
             )
         except ServiceUnreachable as error:
             _log.warning("retrieval unreachable", path=path.partition("?")[0], unsent=error.unsent, reason=str(error))
-            detail = _UNSENT if error.unsent or repeatable else _BROKEN_OFF
+            detail = _UNSENT if error.unsent or reads else _BROKEN_OFF
             raise Unavailable(detail, retry_after=self._http.retry_after_s) from None
         except ServiceTimeout:
             _log.warning("retrieval timed out", path=path.partition("?")[0], timeout_s=timeout_s)
-            raise UpstreamTimeout(_LATE if repeatable else _LATE_CHANGE) from None
+            raise UpstreamTimeout(_LATE if reads else _LATE_CHANGE) from None
         if answer.status >= 400:
             _check_problem(answer.status, answer.headers)
         passed = {name: value for name in _PASSED_BACK if (value := answer.headers.get(name)) is not None}

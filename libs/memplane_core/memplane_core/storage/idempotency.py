@@ -1,6 +1,6 @@
 """Requests that were answered before, remembered in the transaction that did their work. Never content: only ids."""
 
-from typing import Literal
+from typing import Final, Literal, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -22,12 +22,24 @@ class WriteOutcome(msgspec.Struct, frozen=True):
     deduplicated: bool
 
 
+class Effect(msgspec.Struct, frozen=True):
+    """What a request did that is about one thing: its id tells all that the answer needs."""
+
+    id: str
+
+
+T = TypeVar("T")
+
+OUTCOMES: Final = list[WriteOutcome]
+EFFECTS: Final = list[Effect]
+
+
 class Fingerprint(msgspec.Struct, frozen=True):
     """What a repeated request must share with the first one.
 
     Attributes:
-        key: The `Idempotency-Key`.
-        route: Method and path template.
+        key: The `Idempotency-Key`, apart for callers who must not know of each other's requests.
+        route: Method and path, with the ids in it.
         body_hash: SHA-256 of the body as it came.
     """
 
@@ -36,10 +48,8 @@ class Fingerprint(msgspec.Struct, frozen=True):
     body_hash: bytes
 
 
-async def recall_outcome(
-    tenant: TenantId, connection: Connection, fingerprint: Fingerprint
-) -> list[WriteOutcome] | None:
-    """What the first request of this key did; None where it is the first.
+async def recall(tenant: TenantId, connection: Connection, fingerprint: Fingerprint, *, kind: type[T]) -> T | None:
+    """What the first request of this key did, read as a `kind`; None where it is the first.
 
     Raises:
         IdempotencyMismatch: The key came with another body or on another route.
@@ -51,11 +61,11 @@ async def recall_outcome(
         return None
     if (row["route"], row["body_hash"]) != (fingerprint.route, fingerprint.body_hash):
         raise IdempotencyMismatch("this Idempotency-Key came before with another body or on another route")
-    return msgspec.convert(row["outcome"], list[WriteOutcome])
+    return msgspec.convert(row["outcome"], kind)
 
 
-async def claim(tenant: TenantId, connection: Connection, fingerprint: Fingerprint) -> list[WriteOutcome] | None:
-    """Take the key for this transaction, or learn what its first request did.
+async def claim(tenant: TenantId, connection: Connection, fingerprint: Fingerprint, *, kind: type[T]) -> T | None:
+    """Take the key for this transaction, or learn what its first request did, read as a `kind`.
 
     A twin that is being worked on holds the key until its transaction ends; this waits a little for it.
 
@@ -80,13 +90,11 @@ async def claim(tenant: TenantId, connection: Connection, fingerprint: Fingerpri
             "a request with this Idempotency-Key is being worked on; try again", retry_after=2
         ) from error
     await connection.execute("SET LOCAL lock_timeout = 0")
-    return None if claimed else await recall_outcome(tenant, connection, fingerprint)
+    return None if claimed else await recall(tenant, connection, fingerprint, kind=kind)
 
 
-async def settle(
-    tenant: TenantId, connection: Connection, fingerprint: Fingerprint, outcome: list[WriteOutcome]
-) -> None:
-    """Keep what this request did, for the ones that repeat it."""
+async def settle(tenant: TenantId, connection: Connection, fingerprint: Fingerprint, *, outcome: object) -> None:
+    """Keep what this request did, for the ones that repeat it: ids and statuses, never what somebody wrote."""
     await connection.execute(
         "UPDATE idempotency SET outcome = $3 WHERE tenant_id = $1 AND key = $2", tenant, fingerprint.key, outcome
     )
