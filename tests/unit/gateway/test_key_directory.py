@@ -112,6 +112,19 @@ class TestIdentifying:
         ]
         assert len({await refused(shelf, text) for text in texts}) == 1
 
+    async def test_every_refused_key_costs_the_same_look_ups(self) -> None:
+        shelf = Shelf()
+        past = datetime.now(UTC) - timedelta(seconds=1)
+        forged = shelf.ring.issue()
+        shelf.keys[forged.id] = shelf.keys[shelf.add().id]
+        texts = [shelf.ring.issue().text, forged.text, shelf.add(revoked_at=NOW).text, shelf.add(expires_at=past).text]
+        for text in texts:
+            for now in (0.0, 1.9, 2.1):  # two seconds is how long a refusal is remembered
+                shelf.now = now
+                await refused(shelf, text)
+            assert len(shelf.looked) == 2, text
+            shelf.looked.clear()
+
 
 class TestForgetting:
     async def test_a_revocation_is_felt_when_the_trust_ends(self) -> None:

@@ -194,7 +194,8 @@ class Database:
                     raise
                 await connection.execute("COMMIT")
         except (*_AWAY, *_BROKEN) as error:
-            if isinstance(error, ValueError):  # an argument that cannot be sent: ours to mend
+            # An argument that cannot be sent is ours to mend. A certificate that does not verify is a ValueError too.
+            if isinstance(error, ValueError) and not isinstance(error, OSError):
                 raise
             _log.warning("database_unavailable", error=type(error).__name__)
             raise Unavailable("the database cannot be reached; try again", retry_after=2) from error
