@@ -177,7 +177,7 @@ class LimitSettings(Section):
     stored_memories: int | None = Field(default=None, ge=0)
     body_bytes: int | None = Field(default=None, ge=1024)
     batch_items: int | None = Field(default=None, ge=1)
-    timeout_s: float = Field(default=0.25, gt=0)
+    timeout_s: float = Field(default=0.5, gt=0)
 
     def effective(self) -> EffectiveLimits:
         """The same as it is used."""

@@ -86,7 +86,8 @@ class Parts:
     async def open(cls, settings: MaintenanceSettings, *, stopping: Callable[[], bool]) -> AsyncGenerator[Self]:
         """Make them for as long as the context lasts. Nothing has to be there yet."""
         async with AsyncExitStack() as stack:
-            database = await stack.enter_async_context(Database.open(settings.postgres))
+            most = settings.limits.stored_memories
+            database = await stack.enter_async_context(Database.open(settings.postgres, stored_memories=most))
             index = MilvusIndex(settings.milvus)
             stack.push_async_callback(index.close)
             tokens = InternalTokens(*settings.trust.secrets)

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator
 
 from memplane_core.settings import (
     EndpointSettings,
+    LimitSettings,
     MilvusSettings,
     PostgresSettings,
     RedisSettings,
@@ -50,6 +51,7 @@ class MaintenanceSettings(Settings):
     milvus: MilvusSettings
     trust: TrustSettings
     endpoints: EndpointSettings = EndpointSettings()
+    limits: LimitSettings = LimitSettings()
     worker: WorkerSettings = WorkerSettings()
 
 

@@ -23,6 +23,7 @@ from memplane_core.storage import reconcile, refill
 from memplane_core.storage.generations import generation_lives
 from memplane_core.storage.jobs import Advance
 from memplane_core.storage.leases import release_lease, take_lease
+from memplane_core.storage.limits import recount_memories
 from memplane_core.storage.outbox import Revision
 from memplane_core.storage.reconcile import SettledMemory, StaleKey
 from memplane_core.storage.session import Connection, Database
@@ -120,6 +121,7 @@ class Reconcile:
             drift = {name: count for name, count in tally.counts.items() if name in metrics.DRIFTS and count}
             if drift:
                 log.warning("index_drift", tenant=str(run.tenant), dry_run=run.record.dry_run, **drift)
+            await self._recount(run)
             return Finished(tally.counts)
         generation = following[0]
         if await self._is_lost(generation):
@@ -127,6 +129,17 @@ class Reconcile:
                 return _advance(run, memo, tally, pause_s=1.0)
             tally.add(lost=1)
         return _advance(run, Memo(phase="rows", generation=generation.number), tally)
+
+    async def _recount(self, run: Run) -> None:
+        """See that as many memories are counted against the tenant's quota as there are."""
+        try:
+            async with self._database.tenant(run.tenant) as connection:
+                recount = await recount_memories(run.tenant, connection, mend=not run.record.dry_run)
+        except Unavailable:  # too many to count in one statement, which is no reason to begin all over
+            log.warning("memories_not_recounted", tenant=str(run.tenant))
+            return
+        if recount.stored != recount.counted:
+            log.error("memory_count_drift", tenant=str(run.tenant), stored=recount.stored, counted=recount.counted)
 
     async def _is_lost(self, generation: Generation) -> bool:
         """Whether a collection that was made is not there any more."""
