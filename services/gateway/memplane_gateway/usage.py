@@ -46,7 +46,7 @@ Last = Annotated[
     operation_id="getUsage",
     summary="What you have used",
     tags=["Tenant"],
-    responses={200: answer(UsageView, _OK), **problems(401, 404, 422, 503)},
+    responses={200: answer(UsageView, _OK), **problems(401, 403, 404, 422, 503)},
 )
 async def get_usage(
     request: ServiceRequest,
@@ -56,9 +56,9 @@ async def get_usage(
     first: First = None,
     last: Last = None,
 ) -> UsageView:
-    """Your tenant's memories, tokens and requests day by day, and its limits. Any key of the tenant may ask."""
+    """Your tenant's memories, tokens and requests day by day, and its limits. Any key of the tenant may ask that is not bound."""
     refuse_unknown(request, ("from", "to"))
-    return await _usage(request.principal.tenant, database, limit_directory, first=first, last=last)
+    return await _usage(request.unbound().tenant, database, limit_directory, first=first, last=last)
 
 
 @get(

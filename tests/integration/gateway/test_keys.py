@@ -68,6 +68,7 @@ class TestBinding:
             ("POST", f"/v1/keys/{key.id}/rotate", {}),
             ("GET", "/v1/policy", None),
             ("PATCH", "/v1/policy", {"require_user": False}),
+            ("GET", "/v1/usage", None),
             ("GET", "/v1/jobs", None),
             ("POST", "/v1/jobs", {"kind": "reindex"}),
         ]

@@ -51,6 +51,11 @@ class ServiceRequest(Request[None, None, Any]):
         principal = self.principal
         if scope not in principal.scopes:
             raise Forbidden(f"this route needs a key with the scope {scope!r}")
-        if principal.bind and not bound:
+        return principal if bound else self.unbound()
+
+    def unbound(self) -> Principal:
+        """The caller, on a route that is about more than single memories. Raises Forbidden for a bound key."""
+        principal = self.principal
+        if principal.bind:
             raise Forbidden("this route is closed to keys that are bound to a user or an agent")
         return principal
