@@ -56,7 +56,7 @@ async def get_usage(
     first: First = None,
     last: Last = None,
 ) -> UsageView:
-    """Your tenant's memories, tokens and requests day by day, and its limits. Any key of the tenant may ask that is not bound."""
+    """Your tenant's memories, tokens and requests day by day, and its limits. Any key that is not bound may ask."""
     refuse_unknown(request, ("from", "to"))
     return await _usage(request.unbound().tenant, database, limit_directory, first=first, last=last)
 
