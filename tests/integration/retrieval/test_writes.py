@@ -275,9 +275,14 @@ class TestWhenTextsCannotBeEmbeddedAtOnce:
         async with service.running() as client:
             written = await _post(client, content="kept")
             searched = await client.post("/v1/memories/search", json={"query": "kept"})
+            by_meaning = await client.post("/v1/memories/search", json={"query": "kept", "mode": "dense"})
 
             assert (written.status_code, written.json()["index_state"]) == (202, "pending")
-            assert (searched.status_code, searched.json()["code"]) == (503, "embedding_unavailable")
+            assert ([result["content"] for result in searched.json()["results"]], searched.json()["degraded"]) == (
+                ["kept"],
+                ["dense"],
+            )
+            assert (by_meaning.status_code, by_meaning.json()["code"]) == (503, "embedding_unavailable")
             assert (await client.get(f"/v1/memories/{written.json()['id']}")).status_code == 200
 
 
