@@ -20,7 +20,9 @@ from memplane_core.storage.limits import KeyAndTenant, limits_of_key
 from memplane_core.storage.session import Database
 from memplane_core.storage.usage_days import UsageMeter
 from memplane_core.web.app import ServiceApp, build_app
+from memplane_gateway.audit import AUDIT_ROUTES
 from memplane_gateway.auth import DoorAuth, KeyDirectory
+from memplane_gateway.deeds import Refusals
 from memplane_gateway.docs import docs_routes
 from memplane_gateway.forwarding import Forwarder
 from memplane_gateway.generations import GENERATION_ROUTES
@@ -52,6 +54,7 @@ ROUTES: Final[Sequence[ControllerRouterHandler]] = (
     *GENERATION_ROUTES,
     *LIMIT_ROUTES,
     *USAGE_ROUTES,
+    *AUDIT_ROUTES,
 )
 """Every route that the OpenAPI document describes."""
 
@@ -169,9 +172,10 @@ def create_app(settings: GatewaySettings | None = None) -> ServiceApp:
                 parts.uses,
                 admin_key=settings.gateway.admin_key.get_secret_value(),
                 ops_key=None if ops_key is None else ops_key.get_secret_value(),
+                proxies=settings.gateway.trusted_proxies,
             ),
             Limiter(parts.limit_directory, parts.rates),
         ],
         dependencies=dependencies,
-        before_send=[Answers(lambda: parts.usage)],
+        before_send=[Answers(lambda: parts.usage), Refusals(lambda: parts.database)],
     )

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final, cast
 
@@ -20,6 +20,10 @@ from memplane_core.security.keys import Keyring, PresentedKey, parse_key, same_s
 from memplane_core.storage.api_keys import StoredKey
 from memplane_core.web.middleware import PUBLIC
 from memplane_gateway.key_uses import KeyUses
+from memplane_gateway.sources import Network, client_address
+
+SOURCE: Final = "source"
+"""Where a request's address is kept in its state."""
 
 _SCHEMES: Final = frozenset(("bearer", "token"))
 _ADMIN: Final = "/admin/"
@@ -126,12 +130,22 @@ class DoorAuth(ASGIMiddleware):
         uses: Is told of every use of an API key.
         admin_key: Opens the admin routes.
         ops_key: Opens those of them that only read; None where there is no such key.
+        proxies: Networks whose `X-Forwarded-For` is believed.
     """
 
     scopes = (ScopeType.HTTP,)
     exclude_opt_key = PUBLIC
 
-    def __init__(self, directory: KeyDirectory, uses: KeyUses, *, admin_key: str, ops_key: str | None) -> None:
+    def __init__(
+        self,
+        directory: KeyDirectory,
+        uses: KeyUses,
+        *,
+        admin_key: str,
+        ops_key: str | None,
+        proxies: Sequence[Network] = (),
+    ) -> None:
+        self._proxies = tuple(proxies)
         self._directory = directory
         self._uses = uses
         self._admin_key = admin_key
@@ -139,9 +153,15 @@ class DoorAuth(ASGIMiddleware):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         """Run the request as the key's principal, or as the operator's. Raises Unauthorized, Forbidden."""
-        secret = presented_secret(Headers.from_scope(scope))
+        headers = Headers.from_scope(scope)
+        secret = presented_secret(headers)
+        client = cast("HTTPScope", scope).get("client")
+        source = client_address(client and client[0], headers.getall("x-forwarded-for", []), proxies=self._proxies)
+        scope["state"][SOURCE] = source
         if scope["path_template"].startswith(_ADMIN):
-            scope["state"]["operator"] = self._operator(secret, method=str(cast("HTTPScope", scope)["method"]))
+            operator = scope["state"]["operator"] = self._operator(secret)
+            if operator != "admin" and str(cast("HTTPScope", scope)["method"]) not in _READS:
+                raise Forbidden("this key can only read")
         else:
             key = await self._directory.identify(secret)
             scope["state"]["principal"] = Principal(
@@ -151,18 +171,17 @@ class DoorAuth(ASGIMiddleware):
                 request_id=scope["state"]["request_id"],
                 bind_user_id=key.bind_user_id,
                 bind_agent_id=key.bind_agent_id,
+                source=source,
             )
             self._uses.note(key.id)
             structlog.contextvars.bind_contextvars(tenant=str(key.tenant), key_id=key.id)
         await next_app(scope, receive, send)
 
-    def _operator(self, secret: str, *, method: str) -> str:
+    def _operator(self, secret: str) -> str:
         """Which of the operator's keys it is."""
         is_admin, is_ops = same_secret(secret, self._admin_key), same_secret(secret, self._ops_key)
         if is_admin:
             return "admin"
         if not is_ops:
             raise Unauthorized(_REFUSAL)
-        if method not in _READS:
-            raise Forbidden("this key can only read")
         return "ops"

@@ -1,7 +1,7 @@
 """How routes say what they answer, for the OpenAPI document."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from litestar.openapi import ResponseSpec
 
@@ -22,9 +22,12 @@ _WHY = {
 }
 
 
-def answer(body: type[Any] | None, description: str) -> ResponseSpec:
-    """A good answer with a JSON body of that type, or with none."""
-    return ResponseSpec(body, generate_examples=False, description=description)
+NDJSON: Final = "application/x-ndjson"
+
+
+def answer(body: type[Any] | None, description: str, *, media_type: str = "application/json") -> ResponseSpec:
+    """A good answer with a body of that type, or with none."""
+    return ResponseSpec(body, generate_examples=False, description=description, media_type=media_type)
 
 
 def problems(*statuses: int) -> dict[int, ResponseSpec]:

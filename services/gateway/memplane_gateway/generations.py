@@ -17,7 +17,9 @@ from memplane_core.storage import refill
 from memplane_core.storage.generations import GenerationLife, generation_lives
 from memplane_core.storage.refill import ChunkCount, Waiting
 from memplane_core.storage.session import Database
+from memplane_core.web.request import ServiceRequest
 from memplane_gateway.documents import answer, problems
+from memplane_gateway.idempotency import IdempotencyKey
 from memplane_gateway.job_kinds import JobKinds
 from memplane_gateway.jobs import queue_job
 from memplane_gateway.settings import IndexDefaults
@@ -68,6 +70,7 @@ async def list_generations(tenant_id: FromPath[UUID], database: NamedDependency[
     },
 )
 async def activate_generation(
+    request: ServiceRequest,
     tenant_id: FromPath[UUID],
     number: Number,
     data: JSONBody[Activation],
@@ -75,12 +78,15 @@ async def activate_generation(
     database: NamedDependency[Database],
     embedder: NamedDependency[HttpEmbedder],
     index_defaults: NamedDependency[IndexDefaults],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[JobView]:
     """Let a generation that is still kept answer searches again. It has been kept up to date, and is proved first."""
     kinds = JobKinds(database, embedder, index_defaults)
     start = ReindexStart(to_generation=number, grace_s=data.grace_s)
-    view = await queue_job(TenantId(tenant_id), database, kinds, start=start, started_by="admin")
-    return Response(view, headers={"Location": f"/admin/v1/tenants/{tenant_id}/jobs/{view.id}"})
+    path = f"/admin/v1/tenants/{tenant_id}/jobs"
+    return await queue_job(
+        request, TenantId(tenant_id), database, kinds=kinds, start=start, key=idempotency_key, jobs_path=path
+    )
 
 
 def _view(life: GenerationLife, chunks: ChunkCount, waiting: Waiting) -> GenerationView:

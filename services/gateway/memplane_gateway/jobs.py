@@ -14,11 +14,15 @@ from memplane_core.contracts.job_runs import JobPage, JobStart, JobView, Progres
 from memplane_core.domain.errors import NotFound, invalid
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import jobs
+from memplane_core.storage.idempotency import Effect
 from memplane_core.storage.jobs import JobRecord
-from memplane_core.storage.session import Database
+from memplane_core.storage.session import Connection, Database
 from memplane_core.storage.tenants import get_tenant
+from memplane_core.web.repeats import Once
 from memplane_core.web.request import ServiceRequest
+from memplane_gateway.deeds import carry_out, deed_of, done_before
 from memplane_gateway.documents import answer, problems
+from memplane_gateway.idempotency import IdempotencyKey
 from memplane_gateway.job_kinds import JobKinds
 from memplane_gateway.queries import refuse_unknown
 from memplane_gateway.settings import IndexDefaults
@@ -48,6 +52,7 @@ async def start_job(
     database: NamedDependency[Database],
     embedder: NamedDependency[HttpEmbedder],
     index_defaults: NamedDependency[IndexDefaults],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[JobView]:
     """Have something done in the background. One run of a kind at a time.
 
@@ -55,8 +60,9 @@ async def start_job(
     """
     principal = request.require("memories:admin")
     kinds = JobKinds(database, embedder, index_defaults)
-    view = await queue_job(principal.tenant, database, kinds, start=data, started_by=principal.key_id)
-    return Response(view, headers={"Location": f"/v1/jobs/{view.id}"})
+    return await queue_job(
+        request, principal.tenant, database, kinds=kinds, start=data, key=idempotency_key, jobs_path="/v1/jobs"
+    )
 
 
 @get(
@@ -106,17 +112,22 @@ async def get_job(request: ServiceRequest, job_id: FromPath[UUID], *, database: 
     status_code=202,
     responses={
         202: answer(JobView, "It ends before its next batch, and what must not stay of it is undone."),
-        **problems(401, 403, 404, 409, 503),
+        **problems(401, 403, 404, 409, 422, 503),
     },
 )
 async def cancel_job(
-    request: ServiceRequest, job_id: FromPath[UUID], *, database: NamedDependency[Database]
-) -> JobView:
+    request: ServiceRequest,
+    job_id: FromPath[UUID],
+    *,
+    database: NamedDependency[Database],
+    idempotency_key: IdempotencyKey = None,
+) -> Response[JobView]:
     """Ask a run to end. Once it is done that is a 409.
 
     Needs the scope `memories:admin`.
     """
-    return await _cancel(request.require("memories:admin").tenant, database, job_id)
+    principal = request.require("memories:admin")
+    return await _cancel(request, principal.tenant, database, job_id=job_id, key=idempotency_key)
 
 
 @post(
@@ -128,17 +139,21 @@ async def cancel_job(
     responses={202: answer(JobView, _STARTED), **problems(400, 401, 404, 409, 413, 422, 503)},
 )
 async def start_tenant_job(
+    request: ServiceRequest,
     tenant_id: FromPath[UUID],
     data: JSONBody[JobStart],
     *,
     database: NamedDependency[Database],
     embedder: NamedDependency[HttpEmbedder],
     index_defaults: NamedDependency[IndexDefaults],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response[JobView]:
     """Have something done for a tenant in the background. One run of a kind at a time."""
     kinds = JobKinds(database, embedder, index_defaults)
-    view = await queue_job(TenantId(tenant_id), database, kinds, start=data, started_by="admin")
-    return Response(view, headers={"Location": f"/admin/v1/tenants/{tenant_id}/jobs/{view.id}"})
+    path = f"/admin/v1/tenants/{tenant_id}/jobs"
+    return await queue_job(
+        request, TenantId(tenant_id), database, kinds=kinds, start=data, key=idempotency_key, jobs_path=path
+    )
 
 
 @get(
@@ -188,37 +203,59 @@ async def get_tenant_job(
     status_code=202,
     responses={
         202: answer(JobView, "It ends before its next batch, and what must not stay of it is undone."),
-        **problems(401, 404, 409, 503),
+        **problems(401, 404, 409, 422, 503),
     },
 )
 async def cancel_tenant_job(
-    tenant_id: FromPath[UUID], job_id: FromPath[UUID], *, database: NamedDependency[Database]
-) -> JobView:
+    request: ServiceRequest,
+    tenant_id: FromPath[UUID],
+    job_id: FromPath[UUID],
+    *,
+    database: NamedDependency[Database],
+    idempotency_key: IdempotencyKey = None,
+) -> Response[JobView]:
     """Ask a run to end. Once it is done that is a 409."""
-    return await _cancel(TenantId(tenant_id), database, job_id)
+    return await _cancel(request, TenantId(tenant_id), database, job_id=job_id, key=idempotency_key)
 
 
 async def queue_job(
-    tenant: TenantId, database: Database, kinds: JobKinds, *, start: JobStart, started_by: str
-) -> JobView:
+    request: ServiceRequest,
+    tenant: TenantId,
+    database: Database,
+    *,
+    kinds: JobKinds,
+    start: JobStart,
+    key: str | None,
+    jobs_path: str,
+) -> Response[JobView]:
     """Queue a run. Nobody is told: the workers look for what is due every few seconds.
 
     Raises:
         Conflict: One of that kind has not ended.
         InvalidRequest, NotFound, EmbeddingUnavailable: See `JobKinds`.
+        IdempotencyMismatch, IdempotencyInFlight: See `storage.idempotency`.
     """
-    prepared = await kinds.prepare(tenant, start)
-    async with database.tenant(tenant) as connection:
-        return _view(
-            await jobs.create_job(
+    before = await done_before(request, tenant, database, key=key)
+    if before is None:
+        prepared = await kinds.prepare(tenant, start)
+
+        async def create(connection: Connection) -> Effect:
+            job = await jobs.create_job(
                 tenant,
                 connection,
                 kind=prepared.kind,
                 params=prepared.params,
                 dry_run=prepared.dry_run,
-                started_by=started_by,
+                started_by=deed_of(request.scope).actor,
             )
-        )
+            return Effect(str(job.id))
+
+        details = {"kind": prepared.kind, "dry_run": prepared.dry_run}
+        queued = await carry_out(request, tenant, database, key=key, act=create, details=details)
+    else:
+        queued = Once(before, replayed=True)
+    view = await _get(tenant, database, UUID(queued.outcome.id))
+    return Response(view, headers={"Location": f"{jobs_path}/{view.id}", **queued.headers})
 
 
 async def _page(tenant: TenantId, database: Database, *, kind: str | None, limit: int, cursor: str | None) -> JobPage:
@@ -234,9 +271,15 @@ async def _get(tenant: TenantId, database: Database, job_id: UUID) -> JobView:
         return _found(await jobs.get_job(tenant, connection, job_id), job_id)
 
 
-async def _cancel(tenant: TenantId, database: Database, job_id: UUID) -> JobView:
-    async with database.tenant(tenant) as connection:
-        return _found(await jobs.ask_cancel(tenant, connection, job_id), job_id)
+async def _cancel(
+    request: ServiceRequest, tenant: TenantId, database: Database, *, job_id: UUID, key: str | None
+) -> Response[JobView]:
+    async def ask(connection: Connection) -> Effect:
+        _found(await jobs.ask_cancel(tenant, connection, job_id), job_id)
+        return Effect(str(job_id))
+
+    asked = await carry_out(request, tenant, database, key=key, act=ask)
+    return Response(await _get(tenant, database, job_id), headers=asked.headers)
 
 
 def _before(cursor: str | None) -> UUID | None:

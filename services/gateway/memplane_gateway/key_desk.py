@@ -4,19 +4,24 @@ from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
+from litestar import Response
 from msgspec import UNSET
 
 from memplane_core.contracts.admin import Bind, KeyCreate, KeyCreated, KeyPage, KeyRotate, KeyView
 from memplane_core.contracts.checks import text_faults
-from memplane_core.domain.errors import Fault, Forbidden, InvalidRequest, NotFound, invalid
+from memplane_core.domain.errors import Conflict, Fault, Forbidden, InvalidRequest, NotFound, invalid
 from memplane_core.domain.memory import ENTITY_BYTES
 from memplane_core.domain.tenancy import Principal, Scope, TenantId
 from memplane_core.security.keys import ID_LENGTH, Keyring
 from memplane_core.storage import api_keys
 from memplane_core.storage.api_keys import StoredKey
-from memplane_core.storage.session import Database
+from memplane_core.storage.idempotency import Effect
+from memplane_core.storage.session import Connection, Database
 from memplane_core.storage.tenants import get_tenant
+from memplane_core.web.repeats import Once
+from memplane_core.web.request import ServiceRequest
 from memplane_gateway.auth import KeyDirectory
+from memplane_gateway.deeds import carry_out
 from memplane_gateway.tenants import check_name
 
 _OUTLIVES: Final = "a key makes none that lives longer than itself"
@@ -33,13 +38,22 @@ class KeyDesk:
         self._keyring = keyring
         self._directory = directory
 
-    async def create(self, tenant: TenantId, wanted: KeyCreate, *, by: Principal | None = None) -> KeyCreated:
+    async def create(
+        self,
+        request: ServiceRequest,
+        tenant: TenantId,
+        *,
+        wanted: KeyCreate,
+        by: Principal | None = None,
+        repeat_key: str | None,
+    ) -> KeyCreated:
         """A new key with its secret.
 
         Raises:
             InvalidRequest: A field breaks a rule.
             Forbidden: `by` lacks a scope that is asked for, or expires before the new key would.
             NotFound: There is no such tenant.
+            Conflict: The request came before: it made a key, whose secret cannot be shown again.
         """
         check_name(wanted.name)
         bind = wanted.bind or Bind()
@@ -48,13 +62,16 @@ class KeyDesk:
         expires_at = _expiry(wanted.expires_at)
         scopes = frozenset(wanted.scopes)
         key = self._keyring.issue()
-        async with self._database.tenant(tenant) as connection:
+        made: list[StoredKey] = []
+
+        async def create(connection: Connection) -> Effect:
             if await get_tenant(tenant, connection) is None:
                 raise _no_tenant(tenant)
+            until = expires_at
             if by is not None:
                 _check_scopes(by, scopes)
                 maker = await api_keys.get_api_key(tenant, connection, key_id=by.key_id)
-                expires_at = _within(maker, maker.expires_at if wanted.expires_at is None else expires_at)
+                until = _within(maker, maker.expires_at if wanted.expires_at is None else until)
             stored = await api_keys.create_api_key(
                 tenant,
                 connection,
@@ -62,12 +79,17 @@ class KeyDesk:
                 name=wanted.name,
                 digest=key.digest,
                 scopes=scopes,
-                expires_at=expires_at,
+                expires_at=until,
                 bind_user_id=bind.user_id,
                 bind_agent_id=bind.agent_id,
                 made_by=by and by.key_id,
             )
-        return _created(stored, key.text)
+            made.append(stored)
+            return Effect(key.id)
+
+        details = {"scopes": sorted(scopes), "bound": wanted.bind is not None}
+        done = await carry_out(request, tenant, self._database, key=repeat_key, act=create, details=details)
+        return _created(_made(made, done), key.text)
 
     async def page(self, tenant: TenantId, *, limit: int, cursor: str | None) -> KeyPage:
         """Keys in the order they were made. Raises NotFound where there is no such tenant, InvalidRequest."""
@@ -78,19 +100,30 @@ class KeyDesk:
         page = [_view(key) for key in found[:limit]]
         return KeyPage(results=page, next_cursor=page[-1].id if len(found) > limit else None)
 
-    async def rotate(self, tenant: TenantId, key_id: str, *, how: KeyRotate, by: Principal | None = None) -> KeyCreated:
+    async def rotate(
+        self,
+        request: ServiceRequest,
+        tenant: TenantId,
+        key_id: str,
+        *,
+        how: KeyRotate,
+        by: Principal | None = None,
+        repeat_key: str | None,
+    ) -> KeyCreated:
         """The key that replaces another, with its secret.
 
         Raises:
             InvalidRequest: A field breaks a rule.
             Forbidden: The key has a scope that `by` lacks, or the new one would outlive it.
             NotFound: The tenant has no such key.
-            Conflict: The key is not valid any more, or was replaced before.
+            Conflict: The key is not valid any more, or was replaced before, by this very request perhaps.
         """
         _check_id(key_id)
         given = None if how.expires_at is UNSET else _expiry(how.expires_at)
         key = self._keyring.issue()
-        async with self._database.tenant(tenant) as connection:
+        made: list[StoredKey] = []
+
+        async def replace(connection: Connection) -> Effect:
             old = await api_keys.get_api_key(tenant, connection, key_id=key_id, lock=True)
             expires_at = old.expires_at if how.expires_at is UNSET else given
             if by is not None:
@@ -106,15 +139,37 @@ class KeyDesk:
                 overlap_s=how.overlap_s,
                 expires_at=expires_at,
             )
-        self._directory.forget(key_id)
-        return _created(stored, key.text)
+            made.append(stored)
+            return Effect(key.id)
 
-    async def revoke(self, tenant: TenantId, key_id: str) -> None:
+        details = {"replaces": key_id, "overlap_s": how.overlap_s}
+        done = await carry_out(request, tenant, self._database, key=repeat_key, act=replace, details=details)
+        self._directory.forget(key_id)
+        return _created(_made(made, done), key.text)
+
+    async def revoke(
+        self, request: ServiceRequest, tenant: TenantId, key_id: str, *, repeat_key: str | None
+    ) -> Response[None]:
         """Make a key invalid for good. Raises NotFound where the tenant has no such key."""
         _check_id(key_id)
-        async with self._database.tenant(tenant) as connection:
+
+        async def revoke(connection: Connection) -> Effect:
             await api_keys.revoke_api_key(tenant, connection, key_id=key_id)
+            return Effect(key_id)
+
+        done = await carry_out(request, tenant, self._database, key=repeat_key, act=revoke)
         self._directory.forget(key_id)
+        return Response(None, status_code=204, headers=done.headers)
+
+
+def _made(made: list[StoredKey], done: Once[Effect]) -> StoredKey:
+    if done.replayed:
+        made_before = done.outcome.id
+        detail = (
+            f"this request made the key {made_before} before, and its secret is shown once: revoke it, and make another"
+        )
+        raise Conflict(detail, id=made_before)
+    return made[0]
 
 
 def bind_of(user_id: str | None, agent_id: str | None) -> Bind | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from litestar import delete, get, post
+from litestar import Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
@@ -16,6 +16,7 @@ from memplane_core.storage.session import Database
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.auth import KeyDirectory
 from memplane_gateway.documents import answer, problems
+from memplane_gateway.idempotency import IdempotencyKey
 from memplane_gateway.key_desk import KeyDesk
 from memplane_gateway.queries import refuse_unknown
 from memplane_gateway.tenants import PageCursor, PageLimit
@@ -33,19 +34,23 @@ ROTATED: Final = "The new key. Its secret is never shown again."
     status_code=201,
     responses={
         201: answer(KeyCreated, "The key. Its secret is never shown again."),
-        **problems(400, 401, 404, 413, 422, 503),
+        **problems(400, 401, 404, 409, 413, 422, 503),
     },
 )
 async def create_key(
+    request: ServiceRequest,
     tenant_id: FromPath[UUID],
     data: JSONBody[KeyCreate],
     *,
     database: NamedDependency[Database],
     keyring: NamedDependency[Keyring],
     directory: NamedDependency[KeyDirectory],
+    idempotency_key: IdempotencyKey = None,
 ) -> KeyCreated:
     """Make a key for a tenant, with the scopes that its holder needs."""
-    return await KeyDesk(database, keyring, directory).create(TenantId(tenant_id), data)
+    return await KeyDesk(database, keyring, directory).create(
+        request, TenantId(tenant_id), wanted=data, repeat_key=idempotency_key
+    )
 
 
 @get(
@@ -75,19 +80,23 @@ async def list_keys(
     operation_id="revokeKey",
     summary="Revoke an API key",
     tags=_TAGS,
-    status_code=204,
-    responses={204: answer(None, REVOKED), **problems(401, 404, 503)},
+    status_code=200,  # a default that is not used; with 204 Litestar would not allow the body of a problem
+    responses={204: answer(None, REVOKED), **problems(401, 404, 409, 422, 503)},
 )
 async def revoke_key(
+    request: ServiceRequest,
     tenant_id: FromPath[UUID],
     key_id: FromPath[str],
     *,
     database: NamedDependency[Database],
     keyring: NamedDependency[Keyring],
     directory: NamedDependency[KeyDirectory],
-) -> None:
+    idempotency_key: IdempotencyKey = None,
+) -> Response[None]:
     """Make a key invalid for good. Revoking it again changes nothing."""
-    await KeyDesk(database, keyring, directory).revoke(TenantId(tenant_id), key_id)
+    return await KeyDesk(database, keyring, directory).revoke(
+        request, TenantId(tenant_id), key_id, repeat_key=idempotency_key
+    )
 
 
 @post(
@@ -99,6 +108,7 @@ async def revoke_key(
     responses={201: answer(KeyCreated, ROTATED), **problems(400, 401, 404, 409, 413, 422, 503)},
 )
 async def rotate_key(
+    request: ServiceRequest,
     tenant_id: FromPath[UUID],
     key_id: FromPath[str],
     data: JSONBody[KeyRotate],
@@ -106,9 +116,12 @@ async def rotate_key(
     database: NamedDependency[Database],
     keyring: NamedDependency[Keyring],
     directory: NamedDependency[KeyDirectory],
+    idempotency_key: IdempotencyKey = None,
 ) -> KeyCreated:
     """Make a key in another's place. The old one expires when the overlap ends."""
-    return await KeyDesk(database, keyring, directory).rotate(TenantId(tenant_id), key_id, how=data)
+    return await KeyDesk(database, keyring, directory).rotate(
+        request, TenantId(tenant_id), key_id, how=data, repeat_key=idempotency_key
+    )
 
 
 KEY_ROUTES: Final[Sequence[ControllerRouterHandler]] = (create_key, list_keys, revoke_key, rotate_key)

@@ -5,7 +5,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
-from litestar import get, patch, put
+from litestar import Response, get, patch, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
@@ -22,8 +22,12 @@ from memplane_core.contracts.limits import (
 from memplane_core.domain.errors import Fault, InvalidRequest
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import limits as stored
-from memplane_core.storage.session import Database
+from memplane_core.storage.idempotency import Effect
+from memplane_core.storage.session import Connection, Database
+from memplane_core.web.request import ServiceRequest
+from memplane_gateway.deeds import carry_out
 from memplane_gateway.documents import answer, problems
+from memplane_gateway.idempotency import IdempotencyKey
 from memplane_gateway.limits import LimitDirectory
 
 _TAGS: Final = ["Administration"]
@@ -44,10 +48,7 @@ async def get_tenant_limits(
     tenant_id: FromPath[UUID], database: NamedDependency[Database], limit_directory: NamedDependency[LimitDirectory]
 ) -> TenantLimitsView:
     """What a tenant may do and have."""
-    tenant = TenantId(tenant_id)
-    async with database.tenant(tenant) as connection:
-        limits = await stored.tenant_limits(tenant, connection)
-    return _view(tenant, limits, limit_directory)
+    return await _tenant_view(TenantId(tenant_id), database, limit_directory)
 
 
 @put(
@@ -55,24 +56,30 @@ async def get_tenant_limits(
     operation_id="setTenantLimits",
     summary="Set a tenant's limits",
     tags=_TAGS,
-    responses={200: answer(TenantLimitsView, _SET), **problems(400, 401, 403, 404, 413, 422, 503)},
+    responses={200: answer(TenantLimitsView, _SET), **problems(400, 401, 403, 404, 409, 413, 422, 503)},
 )
 async def set_tenant_limits(
+    request: ServiceRequest,
     tenant_id: FromPath[UUID],
     data: JSONBody[TenantLimits],
     *,
     database: NamedDependency[Database],
     limit_directory: NamedDependency[LimitDirectory],
-) -> TenantLimitsView:
+    idempotency_key: IdempotencyKey = None,
+) -> Response[TenantLimitsView]:
     """Set all limits of a tenant. What is not named has the installation's default.
 
     A quota set below what is used takes nothing away; nothing more can be added.
     """
     tenant = TenantId(tenant_id)
-    async with database.tenant(tenant) as connection:
+
+    async def change(connection: Connection) -> Effect:
         await stored.set_tenant_limits(tenant, connection, data)
+        return Effect(str(tenant))
+
+    changed = await carry_out(request, tenant, database, key=idempotency_key, act=change)
     limit_directory.forget(tenant)
-    return _view(tenant, data, limit_directory)
+    return Response(await _tenant_view(tenant, database, limit_directory), headers=changed.headers)
 
 
 @patch(
@@ -80,22 +87,30 @@ async def set_tenant_limits(
     operation_id="updateTenantLimits",
     summary="Change a tenant's limits",
     tags=_TAGS,
-    responses={200: answer(TenantLimitsView, _SET), **problems(400, 401, 403, 404, 413, 422, 503)},
+    responses={200: answer(TenantLimitsView, _SET), **problems(400, 401, 403, 404, 409, 413, 422, 503)},
 )
 async def update_tenant_limits(
+    request: ServiceRequest,
     tenant_id: FromPath[UUID],
     data: JSONBody[TenantLimitsPatch],
     *,
     database: NamedDependency[Database],
     limit_directory: NamedDependency[LimitDirectory],
-) -> TenantLimitsView:
+    idempotency_key: IdempotencyKey = None,
+) -> Response[TenantLimitsView]:
     """Set what is named, and leave the rest; null goes back to the installation's default."""
     tenant = TenantId(tenant_id)
     changes = _changes(data)
-    async with database.tenant(tenant) as connection:
-        limits = await stored.patch_tenant_limits(tenant, connection, changes)
+
+    async def change(connection: Connection) -> Effect:
+        await stored.patch_tenant_limits(tenant, connection, changes)
+        return Effect(str(tenant))
+
+    changed = await carry_out(
+        request, tenant, database, key=idempotency_key, act=change, details={"fields": sorted(changes)}
+    )
     limit_directory.forget(tenant)
-    return _view(tenant, limits, limit_directory)
+    return Response(await _tenant_view(tenant, database, limit_directory), headers=changed.headers)
 
 
 @get(
@@ -109,10 +124,7 @@ async def get_key_limits(
     tenant_id: FromPath[UUID], key_id: FromPath[str], database: NamedDependency[Database]
 ) -> KeyLimitsView:
     """What a key may do, on top of its tenant's limits."""
-    tenant = TenantId(tenant_id)
-    async with database.tenant(tenant) as connection:
-        limits = await stored.key_limits(tenant, connection, key_id=key_id)
-    return KeyLimitsView(tenant_id=tenant, key_id=key_id, limits=limits)
+    return await _key_view(TenantId(tenant_id), database, key_id)
 
 
 @put(
@@ -120,22 +132,28 @@ async def get_key_limits(
     operation_id="setKeyLimits",
     summary="Set a key's limits",
     tags=_TAGS,
-    responses={200: answer(KeyLimitsView, _SET), **problems(400, 401, 403, 404, 413, 422, 503)},
+    responses={200: answer(KeyLimitsView, _SET), **problems(400, 401, 403, 404, 409, 413, 422, 503)},
 )
 async def set_key_limits(
+    request: ServiceRequest,
     tenant_id: FromPath[UUID],
     key_id: FromPath[str],
     data: JSONBody[KeyLimits],
     *,
     database: NamedDependency[Database],
     limit_directory: NamedDependency[LimitDirectory],
-) -> KeyLimitsView:
+    idempotency_key: IdempotencyKey = None,
+) -> Response[KeyLimitsView]:
     """Set all limits of a key. They come on top of its tenant's, and cannot lift those."""
     tenant = TenantId(tenant_id)
-    async with database.tenant(tenant) as connection:
+
+    async def change(connection: Connection) -> Effect:
         await stored.set_key_limits(tenant, connection, key_id=key_id, limits=data)
+        return Effect(key_id)
+
+    changed = await carry_out(request, tenant, database, key=idempotency_key, act=change)
     limit_directory.forget(tenant)
-    return KeyLimitsView(tenant_id=tenant, key_id=key_id, limits=data)
+    return Response(await _key_view(tenant, database, key_id), headers=changed.headers)
 
 
 @patch(
@@ -143,23 +161,31 @@ async def set_key_limits(
     operation_id="updateKeyLimits",
     summary="Change a key's limits",
     tags=_TAGS,
-    responses={200: answer(KeyLimitsView, _SET), **problems(400, 401, 403, 404, 413, 422, 503)},
+    responses={200: answer(KeyLimitsView, _SET), **problems(400, 401, 403, 404, 409, 413, 422, 503)},
 )
 async def update_key_limits(
+    request: ServiceRequest,
     tenant_id: FromPath[UUID],
     key_id: FromPath[str],
     data: JSONBody[KeyLimitsPatch],
     *,
     database: NamedDependency[Database],
     limit_directory: NamedDependency[LimitDirectory],
-) -> KeyLimitsView:
+    idempotency_key: IdempotencyKey = None,
+) -> Response[KeyLimitsView]:
     """Set what is named, and leave the rest; null takes a limit away."""
     tenant = TenantId(tenant_id)
     changes = _changes(data)
-    async with database.tenant(tenant) as connection:
-        limits = await stored.patch_key_limits(tenant, connection, key_id=key_id, changes=changes)
+
+    async def change(connection: Connection) -> Effect:
+        await stored.patch_key_limits(tenant, connection, key_id=key_id, changes=changes)
+        return Effect(key_id)
+
+    changed = await carry_out(
+        request, tenant, database, key=idempotency_key, act=change, details={"fields": sorted(changes)}
+    )
     limit_directory.forget(tenant)
-    return KeyLimitsView(tenant_id=tenant, key_id=key_id, limits=limits)
+    return Response(await _key_view(tenant, database, key_id), headers=changed.headers)
 
 
 def _changes(wanted: TenantLimitsPatch | KeyLimitsPatch) -> dict[str, Any]:
@@ -169,8 +195,16 @@ def _changes(wanted: TenantLimitsPatch | KeyLimitsPatch) -> dict[str, Any]:
     return changes
 
 
-def _view(tenant: TenantId, limits: TenantLimits, directory: LimitDirectory) -> TenantLimitsView:
+async def _tenant_view(tenant: TenantId, database: Database, directory: LimitDirectory) -> TenantLimitsView:
+    async with database.tenant(tenant) as connection:
+        limits = await stored.tenant_limits(tenant, connection)
     return TenantLimitsView(tenant_id=tenant, limits=limits, effective=stored.effective(limits, directory.defaults))
+
+
+async def _key_view(tenant: TenantId, database: Database, key_id: str) -> KeyLimitsView:
+    async with database.tenant(tenant) as connection:
+        limits = await stored.key_limits(tenant, connection, key_id=key_id)
+    return KeyLimitsView(tenant_id=tenant, key_id=key_id, limits=limits)
 
 
 LIMIT_ROUTES: Final[Sequence[ControllerRouterHandler]] = (

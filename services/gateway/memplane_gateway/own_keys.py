@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from litestar import delete, get, post
+from litestar import Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
@@ -14,6 +14,7 @@ from memplane_core.storage.session import Database
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.auth import KeyDirectory
 from memplane_gateway.documents import answer, problems
+from memplane_gateway.idempotency import IdempotencyKey
 from memplane_gateway.key_desk import KeyDesk
 from memplane_gateway.keys import REVOKED, ROTATED
 from memplane_gateway.queries import refuse_unknown
@@ -30,7 +31,7 @@ _TAGS: Final = ["Tenant"]
     status_code=201,
     responses={
         201: answer(KeyCreated, "The key. Its secret is never shown again."),
-        **problems(400, 401, 403, 404, 413, 422, 503),
+        **problems(400, 401, 403, 404, 409, 413, 422, 503),
     },
 )
 async def create_own_key(
@@ -40,13 +41,16 @@ async def create_own_key(
     database: NamedDependency[Database],
     keyring: NamedDependency[Keyring],
     directory: NamedDependency[KeyDirectory],
+    idempotency_key: IdempotencyKey = None,
 ) -> KeyCreated:
     """Make another key of your tenant, with no scope that yours does not have, and no longer life.
 
     Needs the scope `tenant:admin`.
     """
     principal = request.require("tenant:admin")
-    return await KeyDesk(database, keyring, directory).create(principal.tenant, data, by=principal)
+    return await KeyDesk(database, keyring, directory).create(
+        request, principal.tenant, wanted=data, by=principal, repeat_key=idempotency_key
+    )
 
 
 @get(
@@ -82,8 +86,8 @@ async def list_own_keys(
     operation_id="revokeOwnKey",
     summary="Revoke a key",
     tags=_TAGS,
-    status_code=204,
-    responses={204: answer(None, REVOKED), **problems(401, 403, 404, 503)},
+    status_code=200,  # a default that is not used; with 204 Litestar would not allow the body of a problem
+    responses={204: answer(None, REVOKED), **problems(401, 403, 404, 409, 422, 503)},
 )
 async def revoke_own_key(
     request: ServiceRequest,
@@ -92,13 +96,16 @@ async def revoke_own_key(
     database: NamedDependency[Database],
     keyring: NamedDependency[Keyring],
     directory: NamedDependency[KeyDirectory],
-) -> None:
+    idempotency_key: IdempotencyKey = None,
+) -> Response[None]:
     """Make a key of your tenant invalid for good, your own too. Revoking it again changes nothing.
 
     Needs the scope `tenant:admin`.
     """
     principal = request.require("tenant:admin")
-    await KeyDesk(database, keyring, directory).revoke(principal.tenant, key_id)
+    return await KeyDesk(database, keyring, directory).revoke(
+        request, principal.tenant, key_id, repeat_key=idempotency_key
+    )
 
 
 @post(
@@ -117,13 +124,16 @@ async def rotate_own_key(
     database: NamedDependency[Database],
     keyring: NamedDependency[Keyring],
     directory: NamedDependency[KeyDirectory],
+    idempotency_key: IdempotencyKey = None,
 ) -> KeyCreated:
     """Make a key in another's place, also in that of the key you ask with. The old one expires when the overlap ends.
 
     Needs the scope `tenant:admin`, and every scope of the key.
     """
     principal = request.require("tenant:admin")
-    return await KeyDesk(database, keyring, directory).rotate(principal.tenant, key_id, how=data, by=principal)
+    return await KeyDesk(database, keyring, directory).rotate(
+        request, principal.tenant, key_id, how=data, by=principal, repeat_key=idempotency_key
+    )
 
 
 OWN_KEY_ROUTES: Final[Sequence[ControllerRouterHandler]] = (

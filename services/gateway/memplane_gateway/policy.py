@@ -5,7 +5,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
-from litestar import get, patch
+from litestar import Response, get, patch
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
@@ -15,10 +15,13 @@ from memplane_core.contracts.policy import Policy, PolicyPatch
 from memplane_core.domain.errors import Fault, InvalidRequest, invalid
 from memplane_core.domain.ranking import Weights
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.idempotency import Effect
 from memplane_core.storage.policies import change_policy, policy_of
-from memplane_core.storage.session import Database
+from memplane_core.storage.session import Connection, Database
 from memplane_core.web.request import ServiceRequest
+from memplane_gateway.deeds import carry_out
 from memplane_gateway.documents import answer, problems
+from memplane_gateway.idempotency import IdempotencyKey
 
 _TAGS: Final = ["Tenant"]
 _ADMIN_TAGS: Final = ["Administration"]
@@ -46,16 +49,21 @@ async def get_policy(request: ServiceRequest, database: NamedDependency[Database
     operation_id="updatePolicy",
     summary="Change your policy",
     tags=_TAGS,
-    responses={200: answer(Policy, _CHANGED), **problems(400, 401, 403, 404, 413, 422, 503)},
+    responses={200: answer(Policy, _CHANGED), **problems(400, 401, 403, 404, 409, 413, 422, 503)},
 )
 async def update_policy(
-    request: ServiceRequest, data: JSONBody[PolicyPatch], *, database: NamedDependency[Database]
-) -> Policy:
+    request: ServiceRequest,
+    data: JSONBody[PolicyPatch],
+    *,
+    database: NamedDependency[Database],
+    idempotency_key: IdempotencyKey = None,
+) -> Response[Policy]:
     """Set what is named, and leave the rest. Memories that are there already stay as they are.
 
     Needs the scope `tenant:admin`.
     """
-    return await _change(request.require("tenant:admin").tenant, database, data)
+    tenant = request.require("tenant:admin").tenant
+    return await _change(request, tenant, database, wanted=data, key=idempotency_key)
 
 
 @get(
@@ -75,13 +83,18 @@ async def get_tenant_policy(tenant_id: FromPath[UUID], database: NamedDependency
     operation_id="updateTenantPolicy",
     summary="Change a tenant's policy",
     tags=_ADMIN_TAGS,
-    responses={200: answer(Policy, _CHANGED), **problems(400, 401, 404, 413, 422, 503)},
+    responses={200: answer(Policy, _CHANGED), **problems(400, 401, 404, 409, 413, 422, 503)},
 )
 async def update_tenant_policy(
-    tenant_id: FromPath[UUID], data: JSONBody[PolicyPatch], *, database: NamedDependency[Database]
-) -> Policy:
+    request: ServiceRequest,
+    tenant_id: FromPath[UUID],
+    data: JSONBody[PolicyPatch],
+    *,
+    database: NamedDependency[Database],
+    idempotency_key: IdempotencyKey = None,
+) -> Response[Policy]:
     """Set what is named, and leave the rest. Memories that are there already stay as they are."""
-    return await _change(TenantId(tenant_id), database, data)
+    return await _change(request, TenantId(tenant_id), database, wanted=data, key=idempotency_key)
 
 
 async def _get(tenant: TenantId, database: Database) -> Policy:
@@ -89,7 +102,9 @@ async def _get(tenant: TenantId, database: Database) -> Policy:
         return await policy_of(tenant, connection)
 
 
-async def _change(tenant: TenantId, database: Database, wanted: PolicyPatch) -> Policy:
+async def _change(
+    request: ServiceRequest, tenant: TenantId, database: Database, *, wanted: PolicyPatch, key: str | None
+) -> Response[Policy]:
     changes: dict[str, Any] = {
         name: msgspec.to_builtins(value)
         for name in wanted.__struct_fields__
@@ -99,8 +114,13 @@ async def _change(tenant: TenantId, database: Database, wanted: PolicyPatch) -> 
         raise InvalidRequest("the patch names no field", faults=[Fault("", "name at least one field to change")])
     if isinstance(wanted.weights, Weights) and wanted.weights.total == 0:
         raise invalid("/weights", "at least one weight must be above 0")
-    async with database.tenant(tenant) as connection:
-        return await change_policy(tenant, connection, changes=changes)
+
+    async def change(connection: Connection) -> Effect:
+        await change_policy(tenant, connection, changes=changes)
+        return Effect(str(tenant))
+
+    changed = await carry_out(request, tenant, database, key=key, act=change, details={"fields": sorted(changes)})
+    return Response(await _get(tenant, database), headers=changed.headers)
 
 
 POLICY_ROUTES: Final[Sequence[ControllerRouterHandler]] = (

@@ -49,6 +49,7 @@ _ROUTES: Final[Mapping[tuple[str, str], Access]] = {
     ("POST", "/v1/keys/{key_id}/rotate"): _TENANT,
     ("GET", "/v1/policy"): _TENANT,
     ("PATCH", "/v1/policy"): _TENANT,
+    ("GET", "/v1/audit"): _TENANT,
     ("GET", "/v1/usage"): _ANY,
     ("GET", "/v1/whoami"): _ANY,
 }

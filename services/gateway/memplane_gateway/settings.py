@@ -2,7 +2,7 @@
 
 from typing import Annotated, Self
 
-from pydantic import ConfigDict, Field, SecretStr, model_validator
+from pydantic import ConfigDict, Field, IPvAnyNetwork, SecretStr, model_validator
 
 from memplane_core.settings import (
     CacheSettings,
@@ -36,6 +36,8 @@ class DoorSettings(Section):
         ops_key: Opens what can be read below `/admin`, and nothing else.
         request_timeout_s: Deadline of a request, the services behind the gateway included.
         key_cache_s: How long a key is trusted without asking the database, and so how late a revocation may be felt.
+        trusted_proxies: Networks of proxies in front of the gateway, whose `X-Forwarded-For` tells the audit where a
+            request comes from; from anybody else it is ignored.
         docs: Whether `/docs` and `/openapi.json` are served.
     """
 
@@ -45,6 +47,7 @@ class DoorSettings(Section):
     ops_key: Secret | None = None
     request_timeout_s: float = Field(default=30.0, gt=0)
     key_cache_s: float = Field(default=10.0, ge=0, le=30)
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     docs: bool = True
 
     @property

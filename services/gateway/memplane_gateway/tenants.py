@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 from uuid import UUID
 
-from litestar import get, post
+from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
@@ -18,10 +18,14 @@ from memplane_core.domain.errors import EmbeddingUnavailable, NotFound, invalid
 from memplane_core.domain.index import Generation
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import tenants
-from memplane_core.storage.session import Database
+from memplane_core.storage.idempotency import Effect
+from memplane_core.storage.session import OPERATOR, Connection, Database, inside
 from memplane_core.storage.tenants import TenantRecord
+from memplane_core.web.repeats import fingerprint_of, once
 from memplane_core.web.request import ServiceRequest
+from memplane_gateway.deeds import deed_of, tell
 from memplane_gateway.documents import answer, problems
+from memplane_gateway.idempotency import IdempotencyKey
 from memplane_gateway.queries import refuse_unknown
 from memplane_gateway.settings import IndexDefaults
 
@@ -50,12 +54,14 @@ def check_name(name: str) -> None:
     responses={201: answer(TenantView, "The new tenant."), **problems(400, 401, 409, 413, 422, 503)},
 )
 async def create_tenant(
+    request: ServiceRequest,
     data: JSONBody[TenantCreate],
     database: NamedDependency[Database],
     *,
     embedder: NamedDependency[HttpEmbedder],
     index_defaults: NamedDependency[IndexDefaults],
-) -> TenantView:
+    idempotency_key: IdempotencyKey = None,
+) -> Response[TenantView]:
     """Make a tenant: an organisation or app with memories of its own. Then make it a key."""
     check_name(data.name)
     tenant = TenantId(uuid7())
@@ -69,8 +75,17 @@ async def create_tenant(
         index_params=index_defaults.index_params,
         state="absent",
     )
-    async with database.tenant(tenant) as connection:
-        return _view(await tenants.create_tenant(tenant, connection, name=data.name, generation=generation))
+
+    async def create(connection: Connection) -> Effect:
+        # Whether the request came before is kept where nobody's tenant is: until now this one has not been.
+        async with inside(tenant, connection, outside=OPERATOR):
+            await tenants.create_tenant(tenant, connection, name=data.name, generation=generation)
+            await tell(connection, deed_of(request.scope), tenant=tenant, target=str(tenant))
+        return Effect(str(tenant))
+
+    fingerprint = None if idempotency_key is None else await fingerprint_of(request)
+    made = await once(OPERATOR, database, fingerprint, kind=Effect, act=create)
+    return Response(await _get(TenantId(UUID(made.outcome.id)), database), headers=made.headers)
 
 
 def _default_model(profiles: ModelProfiles) -> tuple[str, int]:
@@ -121,11 +136,14 @@ def _after(cursor: str | None) -> UUID | None:
 )
 async def get_tenant(tenant_id: FromPath[UUID], database: NamedDependency[Database]) -> TenantView:
     """One tenant by its id."""
-    tenant = TenantId(tenant_id)
+    return await _get(TenantId(tenant_id), database)
+
+
+async def _get(tenant: TenantId, database: Database) -> TenantView:
     async with database.tenant(tenant) as connection:
         found = await tenants.get_tenant(tenant, connection)
     if found is None:
-        raise NotFound(f"there is no tenant with the id {str(tenant_id)!r}")
+        raise NotFound(f"there is no tenant with the id {str(tenant)!r}")
     return _view(found)
 
 

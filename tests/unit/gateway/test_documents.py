@@ -74,6 +74,9 @@ class TestOpenApi:
             ("POST", "/v1/keys/{key_id}/rotate"),
             ("GET", "/v1/policy"),
             ("GET", "/v1/usage"),
+            ("GET", "/v1/audit"),
+            ("GET", "/admin/v1/audit"),
+            ("GET", "/admin/v1/audit/export"),
             ("GET", "/admin/v1/tenants/{tenant_id}/usage"),
             ("GET", "/admin/v1/tenants/{tenant_id}/limits"),
             ("PUT", "/admin/v1/tenants/{tenant_id}/limits"),
@@ -168,6 +171,18 @@ class TestOpenApi:
         update = document["paths"]["/v1/memories/{memory_id}"]["patch"]
         assert "If-Match" in [parameter["name"] for parameter in update["parameters"]]
 
+    def test_every_write_takes_an_idempotency_key(self, document: Json) -> None:
+        reads = {"searchMemories", "listMatchingMemories"}
+        for method, path, operation in operations(document):
+            names = [parameter["name"] for parameter in operation.get("parameters", [])]
+            if method == "get" or operation["operationId"] in reads:
+                assert "Idempotency-Key" not in names, (method, path)
+            else:
+                assert "Idempotency-Key" in names, (method, path)
+                assert {"409", "422"} <= operation["responses"].keys(), (method, path)
+                good = [answer for status, answer in operation["responses"].items() if int(status) < 400]
+                assert all("Idempotency-Replayed" in answer["headers"] for answer in good), (method, path)
+
     def test_a_deletion_answers_204_alone(self, document: Json) -> None:
         delete = document["paths"]["/v1/memories/{memory_id}"]["delete"]
         assert [status for status in delete["responses"] if int(status) < 400] == ["204"]
@@ -177,7 +192,7 @@ class TestOpenApi:
         assert names == {
             "Idempotency-Key", "If-Match", "memory_id", "tenant_id", "key_id",
             "user_id", "agent_id", "session_id", "memory_type", "external_id", "actor", "source", "scene",
-            "sort", "limit", "cursor", "job_id", "kind", "number", "from", "to",
+            "sort", "limit", "cursor", "job_id", "kind", "number", "from", "to", "action",
         }  # fmt: skip
 
 

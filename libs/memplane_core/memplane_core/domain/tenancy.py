@@ -22,6 +22,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         request_id: Ties log lines, problems and history of one request together.
         bind_user_id: The only user whose memories it can touch; None where it is not bound to one.
         bind_agent_id: The only agent whose memories it can touch; None where it is not bound to one.
+        source: Address that the request came from; None where it is not known.
     """
 
     tenant: TenantId
@@ -30,6 +31,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     bind_user_id: str | None = None
     bind_agent_id: str | None = None
+    source: str | None = None
 
     @property
     def bind(self) -> dict[str, str]:

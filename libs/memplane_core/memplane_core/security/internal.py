@@ -41,6 +41,7 @@ class InternalTokens:
             "rid": principal.request_id,
             "usr": principal.bind_user_id or "",
             "agt": principal.bind_agent_id or "",
+            "src": principal.source or "",
             "exp": int(time.time()) + _LIFETIME_S,
         }
         return jwt.encode(claims, self._secrets[self._newest], algorithm=_ALGORITHM, headers={"kid": self._newest})
@@ -62,6 +63,7 @@ class InternalTokens:
                 request_id=claims["rid"],
                 bind_user_id=claims["usr"] or None,
                 bind_agent_id=claims["agt"] or None,
+                source=claims.get("src") or None,
             )
         except (jwt.PyJWTError, ValueError, TypeError, KeyError):
             raise Unauthorized("the internal token is missing or not valid") from None

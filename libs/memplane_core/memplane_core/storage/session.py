@@ -3,7 +3,8 @@
 import struct
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -45,6 +46,9 @@ class Connection(Protocol):
         """The first row's first column."""
         ...
 
+
+OPERATOR: Final = TenantId(UUID(int=0))
+"""In place of a tenant where whoever operates the installation does something before there is one."""
 
 _VECTOR_HEAD = struct.Struct(">HH")
 
@@ -209,6 +213,14 @@ class Database:
         """Return when Postgres answers. Raises Unavailable."""
         async with self.system() as connection:
             await connection.fetchval("SELECT 1")
+
+
+@asynccontextmanager
+async def inside(tenant: TenantId, connection: Connection, *, outside: TenantId) -> AsyncGenerator[None]:
+    """A part of a transaction of `outside` that is one of `tenant`: both are committed, or neither."""
+    await connection.execute("SELECT set_config('memplane.tenant', $1, true)", str(tenant))
+    yield
+    await connection.execute("SELECT set_config('memplane.tenant', $1, true)", str(outside))
 
 
 def is_contention(error: Exception) -> bool:
