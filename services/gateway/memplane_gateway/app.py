@@ -24,8 +24,10 @@ from memplane_gateway.audit import AUDIT_ROUTES
 from memplane_gateway.auth import DoorAuth, KeyDirectory
 from memplane_gateway.deeds import Refusals
 from memplane_gateway.docs import docs_routes
+from memplane_gateway.entities import ENTITY_ROUTES
 from memplane_gateway.forwarding import Forwarder
 from memplane_gateway.generations import GENERATION_ROUTES
+from memplane_gateway.history import HISTORY_ROUTES
 from memplane_gateway.jobs import JOB_ROUTES
 from memplane_gateway.key_uses import KeyUses
 from memplane_gateway.keys import KEY_ROUTES
@@ -44,6 +46,8 @@ from memplane_gateway.whoami import WHOAMI_ROUTES
 
 ROUTES: Final[Sequence[ControllerRouterHandler]] = (
     *MEMORY_ROUTES,
+    *HISTORY_ROUTES,
+    *ENTITY_ROUTES,
     *JOB_ROUTES,
     *OWN_KEY_ROUTES,
     *POLICY_ROUTES,

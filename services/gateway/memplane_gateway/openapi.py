@@ -13,7 +13,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts import admin, audit, job_runs, limits, lists, memories, policy
+from memplane_core.contracts import admin, audit, entities, history, job_runs, limits, lists, memories, policy
 from memplane_core.web.problems import PROBLEM_MEDIA_TYPE, Problem
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway import examples
@@ -33,6 +33,8 @@ _BODIES: Final = (
     admin.TenantView,
     audit.AuditEntry,
     audit.AuditPage,
+    entities.EntityPage,
+    history.HistoryPage,
     job_runs.Activation,
     job_runs.GenerationList,
     job_runs.JobPage,

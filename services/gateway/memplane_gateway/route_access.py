@@ -37,6 +37,8 @@ _ROUTES: Final[Mapping[tuple[str, str], Access]] = {
     ("GET", "/v1/memories"): _READ,
     ("POST", "/v1/memories/list"): _READ,
     ("GET", "/v1/memories/{memory_id}"): _READ,
+    ("GET", "/v1/memories/{memory_id}/history"): _READ,
+    ("GET", "/v1/entities"): _READ,
     ("PATCH", "/v1/memories/{memory_id}"): _WRITE,
     ("DELETE", "/v1/memories/{memory_id}"): _WRITE,
     ("POST", "/v1/jobs"): _JOB,

@@ -26,6 +26,7 @@ from memplane_retrieval.nomination import Nominator
 from memplane_retrieval.patch import Patcher
 from memplane_retrieval.reranking import Reranking
 from memplane_retrieval.routes import ROUTES
+from memplane_retrieval.routes_records import RECORD_ROUTES
 from memplane_retrieval.search import Searcher
 from memplane_retrieval.settings import RetrievalSettings
 from memplane_retrieval.touches import Touches
@@ -70,7 +71,7 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
         await parts["database"].ping()
 
     return build_app(
-        ROUTES,
+        [*ROUTES, *RECORD_ROUTES],
         service="retrieval",
         settings=settings,
         lifespan=[lifespan],

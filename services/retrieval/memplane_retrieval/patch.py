@@ -12,7 +12,7 @@ from memplane_core.domain.errors import Conflict, DuplicateMemory, NotFound, Pre
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.ports import Kicker
 from memplane_core.domain.tenancy import Principal, TenantId
-from memplane_core.storage import idempotency, memories, memory_writes
+from memplane_core.storage import audit, idempotency, memories, memory_writes
 from memplane_core.storage.idempotency import EFFECTS, Effect, Fingerprint
 from memplane_core.storage.memories import Name, Revision
 from memplane_core.storage.session import Connection, Database
@@ -116,6 +116,16 @@ class Patcher:
             current = await memories.read_revision(tenant, connection, memory_id, lock=True)
             _found(principal, current, if_match=if_match)
             await memories.remove(tenant, connection, memory_id)
+            await audit.record(
+                connection,
+                tenant=tenant,
+                actor=principal.key_id,
+                action="deleteMemory",
+                target=str(memory_id),
+                result="done",
+                source=principal.source,
+                request_id=principal.request_id,
+            )
             return [Effect(str(memory_id))]
 
         async for _ in attempts():

@@ -12,6 +12,7 @@ from tests.integration.retrieval.conftest import SECRET, Service
 from memplane_core.domain.tenancy import SCOPES, Principal
 from memplane_core.security.internal import InternalTokens
 from memplane_retrieval.routes import ROUTES
+from memplane_retrieval.routes_records import RECORD_ROUTES
 
 pytestmark = pytest.mark.anyio
 
@@ -141,6 +142,20 @@ async def _delete(world: World) -> None:
     assert (await world.bound.delete(f"/v1/memories/{world.mine}")).status_code == 204
 
 
+async def _history(world: World) -> None:
+    assert (await world.bound.get(f"/v1/memories/{world.mine}/history")).status_code == 200
+    for memory_id in world.theirs:
+        assert (await world.bound.get(f"/v1/memories/{memory_id}/history")).status_code == 404
+
+
+async def _entities(world: World) -> None:
+    found: dict[str, list[str]] = {}
+    for type_ in ("user", "agent", "session"):
+        answer = await world.bound.get("/v1/entities", params={"type": type_})
+        found[type_] = [f"{entity['id']} {entity['memories']}" for entity in answer.json()["results"]]
+    assert found == {"user": ["ana 1"], "agent": [], "session": ["s 1"]}
+
+
 SCENARIOS: Final[dict[str, Scenario]] = {
     "POST /v1/memories": _write,
     "POST /v1/memories/batch": _write_batch,
@@ -148,6 +163,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "GET /v1/memories": _list,
     "POST /v1/memories/list": _list_matching,
     "GET /v1/memories/{memory_id:uuid}": _get,
+    "GET /v1/memories/{memory_id:uuid}/history": _history,
+    "GET /v1/entities": _entities,
     "PATCH /v1/memories/{memory_id:uuid}": _patch,
     "DELETE /v1/memories/{memory_id:uuid}": _delete,
 }
@@ -157,7 +174,7 @@ def routes() -> dict[str, HTTPRouteHandler]:
     """Every route of the service."""
     return {
         f"{method} {path}": handler
-        for handler in ROUTES
+        for handler in (*ROUTES, *RECORD_ROUTES)
         for path in handler.paths
         for method in handler.http_methods
         if method != "OPTIONS"

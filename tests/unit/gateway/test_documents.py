@@ -74,6 +74,8 @@ class TestOpenApi:
             ("POST", "/v1/keys/{key_id}/rotate"),
             ("GET", "/v1/policy"),
             ("GET", "/v1/usage"),
+            ("GET", "/v1/entities"),
+            ("GET", "/v1/memories/{memory_id}/history"),
             ("GET", "/v1/audit"),
             ("GET", "/admin/v1/audit"),
             ("GET", "/admin/v1/audit/export"),
@@ -192,7 +194,7 @@ class TestOpenApi:
         assert names == {
             "Idempotency-Key", "If-Match", "memory_id", "tenant_id", "key_id",
             "user_id", "agent_id", "session_id", "memory_type", "external_id", "actor", "source", "scene",
-            "sort", "limit", "cursor", "job_id", "kind", "number", "from", "to", "action",
+            "sort", "limit", "cursor", "job_id", "kind", "number", "from", "to", "action", "type",
         }  # fmt: skip
 
 
