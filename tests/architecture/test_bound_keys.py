@@ -9,7 +9,11 @@ SERVICES = ROOT / "services"
 
 # Where bound keys are let through: memory routes, each tried in tests/integration/retrieval/test_bound_keys.py, and
 # what forwards requests to them.
-LET_THROUGH = {"gateway/memplane_gateway/forwarding.py", "retrieval/memplane_retrieval/routes.py"}
+LET_THROUGH = {
+    "gateway/memplane_gateway/forwarding.py",
+    "retrieval/memplane_retrieval/routes.py",
+    "retrieval/memplane_retrieval/routes_records.py",
+}
 
 # Where a caller is looked at without asking what its key may do: the key's own route, and a service that holds no
 # memories and is called by the others.

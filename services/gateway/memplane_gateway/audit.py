@@ -77,7 +77,9 @@ async def list_audit(
     query = _query(actor, action, since=since, until=until)
     before = _before(cursor)
     async with database.system() as connection:
-        found = await audit.page(connection, tenant=_tenant(tenant_id), query=query, before=before, limit=limit + 1)
+        found = await audit.audit_of_all(
+            connection, tenant=_tenant(tenant_id), query=query, before=before, limit=limit + 1
+        )
     return _page(found, limit=limit)
 
 
@@ -108,7 +110,7 @@ async def export_audit(
 
     async def page_after(place: AuditPlace | None) -> Sequence[AuditEntry]:
         async with database.system() as connection:
-            return await audit.page(connection, tenant=tenant, query=query, before=place, limit=_EXPORT_PAGE)
+            return await audit.audit_of_all(connection, tenant=tenant, query=query, before=place, limit=_EXPORT_PAGE)
 
     first = await page_after(None)  # before anything is sent, so that an error can still be told
 
@@ -148,7 +150,7 @@ async def list_own_audit(
     query = _query(actor, action, since=since, until=until)
     before = _before(cursor)
     async with database.tenant(principal.tenant) as connection:
-        found = await audit.tenant_page(principal.tenant, connection, query=query, before=before, limit=limit + 1)
+        found = await audit.audit_of(principal.tenant, connection, query=query, before=before, limit=limit + 1)
     return _page(found, limit=limit)
 
 

@@ -74,7 +74,7 @@ async def record(
     )
 
 
-async def tenant_page(
+async def audit_of(
     tenant: TenantId, connection: Connection, *, query: AuditQuery, before: AuditPlace | None, limit: int
 ) -> Sequence[AuditEntry]:
     """A tenant's own entries, the newest first, from the one after `before` on."""
@@ -98,10 +98,10 @@ async def tenant_page(
     return [_entry(row) for row in rows]
 
 
-async def page(
+async def audit_of_all(
     connection: Connection, *, tenant: TenantId | None, query: AuditQuery, before: AuditPlace | None, limit: int
 ) -> Sequence[AuditEntry]:
-    """The same of all tenants, or of one. `connection` has no tenant."""
+    """What `audit_of` gives, of all tenants or of one. `connection` has no tenant."""
     rows = await connection.fetch(
         "SELECT * FROM list_audit($1, $2, $3, $4, $5, $6, $7, $8)",
         tenant,
