@@ -4,6 +4,7 @@ A new route declares `idempotency_key: IdempotencyKey = None` and calls `carry_o
 `Refusals`, for every route that is not about reading or about single memories.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 from uuid import UUID
@@ -23,6 +24,7 @@ from memplane_gateway.auth import SOURCE
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
+_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _READS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 
 Act = Callable[[Connection], Awaitable[Effect]]
@@ -162,6 +164,6 @@ def _tenant_of(scope: Scope) -> TenantId | None:
 
 
 def _target_of(scope: Scope) -> str:
-    """The last id in the path."""
-    ids = [str(value) for value in scope.get("path_params", {}).values()]
-    return ids[-1][:64] if ids else ""
+    """The last id in the path; `""` where what stands there cannot be one."""
+    ids = [str(value) for value in cast("dict[str, object]", scope.get("path_params", {})).values()]
+    return ids[-1] if ids and _ID.fullmatch(ids[-1]) else ""

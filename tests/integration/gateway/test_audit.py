@@ -99,6 +99,14 @@ class TestRefusals:
         ]  # fmt: skip
         assert told[1].target == reader.id
 
+    async def test_a_path_that_names_no_id_is_refused_and_told_without_it(self, door: Gateway) -> None:
+        tenant = await door.make_tenant()
+        reader = await door.make_key(tenant, "memories:read")
+        for name in ("a%00b", "%0Aforged", "x" * 500, "%E2%82%AC"):
+            answer = await door.client.delete(f"/v1/keys/{name}", headers=bearer_of(reader))
+            assert answer.status_code == 403
+        assert [entry.target for entry in await _told(door, tenant_id=tenant.id, actor=reader.id)] == [""] * 4
+
     async def test_what_the_ops_key_may_not_do_is_told(self, door: Gateway) -> None:
         tenant = await door.make_tenant()
         async with door.another(ops_key=OPS_KEY) as gateway:

@@ -98,6 +98,12 @@ class TestApart:
         assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
         assert (await door.client.get("/v1/whoami", headers=bearer_of(two))).status_code == 200
 
+    async def test_a_path_that_names_no_id_is_not_found(self, door: Gateway) -> None:
+        tenant = await door.make_tenant()
+        for path in (f"/admin/v1/tenants/{tenant.id}/keys/a%00b", f"/admin/v1/tenants/{tenant.id}/keys/%E2%82%AC"):
+            answer = await door.client.delete(path, headers={**ADMIN, **KEY})
+            assert answer.status_code == 404
+
     @pytest.mark.parametrize("key", [" ", "x" * 256])
     async def test_a_key_that_is_none_is_refused(self, door: Gateway, key: str) -> None:
         headers = {**bearer_of(await door.make_key(await door.make_tenant())), "Idempotency-Key": key}

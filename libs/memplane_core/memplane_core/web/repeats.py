@@ -7,6 +7,7 @@ more than one transaction asks `storage.idempotency` itself.
 import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -60,7 +61,7 @@ async def fingerprint_of(request: ServiceRequest) -> Fingerprint | None:
     if caller:
         key = f"{hashlib.sha256(caller + key.encode()).hexdigest()} apart"
     return Fingerprint(
-        key, f"{request.method} {request.scope['path']}", hashlib.sha256(caller + await request.body()).digest()
+        key, f"{request.method} {quote(request.scope['path'])}", hashlib.sha256(caller + await request.body()).digest()
     )
 
 
