@@ -118,7 +118,7 @@ class KeyDesk:
             NotFound: The tenant has no such key.
             Conflict: The key is not valid any more, or was replaced before, by this very request perhaps.
         """
-        _check_id(key_id)
+        check_key_id(key_id)
         given = None if how.expires_at is UNSET else _expiry(how.expires_at)
         key = self._keyring.issue()
         made: list[StoredKey] = []
@@ -151,7 +151,7 @@ class KeyDesk:
         self, request: ServiceRequest, tenant: TenantId, key_id: str, *, repeat_key: str | None
     ) -> Response[None]:
         """Make a key invalid for good. Raises NotFound where the tenant has no such key."""
-        _check_id(key_id)
+        check_key_id(key_id)
 
         async def revoke(connection: Connection) -> Effect:
             await api_keys.revoke_api_key(tenant, connection, key_id=key_id)
@@ -177,7 +177,8 @@ def bind_of(user_id: str | None, agent_id: str | None) -> Bind | None:
     return None if user_id is None and agent_id is None else Bind(user_id=user_id, agent_id=agent_id)
 
 
-def _check_id(key_id: str) -> None:
+def check_key_id(key_id: str) -> None:
+    """Raise NotFound for what cannot be the id of a key."""
     if len(key_id) != ID_LENGTH or not key_id.isalnum() or not key_id.isascii():
         raise NotFound("the tenant has no key with this id")
 

@@ -28,6 +28,7 @@ from memplane_core.web.request import ServiceRequest
 from memplane_gateway.deeds import carry_out
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.idempotency import IdempotencyKey
+from memplane_gateway.key_desk import check_key_id
 from memplane_gateway.limits import LimitDirectory
 
 _TAGS: Final = ["Administration"]
@@ -148,6 +149,7 @@ async def set_key_limits(
     tenant = TenantId(tenant_id)
 
     async def change(connection: Connection) -> Effect:
+        check_key_id(key_id)
         await stored.set_key_limits(tenant, connection, key_id=key_id, limits=data)
         return Effect(key_id)
 
@@ -178,6 +180,7 @@ async def update_key_limits(
     changes = _changes(data)
 
     async def change(connection: Connection) -> Effect:
+        check_key_id(key_id)
         await stored.patch_key_limits(tenant, connection, key_id=key_id, changes=changes)
         return Effect(key_id)
 
@@ -202,6 +205,7 @@ async def _tenant_view(tenant: TenantId, database: Database, directory: LimitDir
 
 
 async def _key_view(tenant: TenantId, database: Database, key_id: str) -> KeyLimitsView:
+    check_key_id(key_id)
     async with database.tenant(tenant) as connection:
         limits = await stored.key_limits(tenant, connection, key_id=key_id)
     return KeyLimitsView(tenant_id=tenant, key_id=key_id, limits=limits)

@@ -98,11 +98,18 @@ class TestApart:
         assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
         assert (await door.client.get("/v1/whoami", headers=bearer_of(two))).status_code == 200
 
-    async def test_a_path_that_names_no_id_is_not_found(self, door: Gateway) -> None:
+    @pytest.mark.parametrize("name", ["a%00b", "%E2%82%AC"])
+    async def test_a_path_that_names_no_id_is_not_found(self, door: Gateway, name: str) -> None:
         tenant = await door.make_tenant()
-        for path in (f"/admin/v1/tenants/{tenant.id}/keys/a%00b", f"/admin/v1/tenants/{tenant.id}/keys/%E2%82%AC"):
-            answer = await door.client.delete(path, headers={**ADMIN, **KEY})
-            assert answer.status_code == 404
+        key = f"/admin/v1/tenants/{tenant.id}/keys/{name}"
+        for method, path, body in (
+            ("DELETE", key, None),
+            ("GET", f"{key}/limits", None),
+            ("PUT", f"{key}/limits", {"body_bytes": 4096}),
+            ("PATCH", f"{key}/limits", {"body_bytes": 4096}),
+        ):
+            answer = await door.client.request(method, path, json=body, headers={**ADMIN, **KEY})
+            assert answer.status_code == 404, (method, path)
 
     @pytest.mark.parametrize("key", [" ", "x" * 256])
     async def test_a_key_that_is_none_is_refused(self, door: Gateway, key: str) -> None:
