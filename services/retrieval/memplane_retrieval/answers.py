@@ -11,7 +11,13 @@ from memplane_core.domain.index import IndexFilter
 from memplane_core.domain.tenancy import TenantId
 from memplane_retrieval.metrics import CANDIDATE_CACHE
 
-_ENTRIES: Final = 2_000
+_BYTES: Final = 64 * 1024 * 1024
+"""Room for all answers, their keys included."""
+
+_LARGEST: Final = 64 * 1024
+"""A larger answer is not kept: it would push out many that are asked for again."""
+
+_KEY_BYTES: Final = 4_096
 _TTL_S: Final = 60.0
 
 
@@ -19,14 +25,19 @@ class IndexAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What the index nominated.
 
     Attributes:
-        ids: Memories, nearest first.
+        packed: Ids of memories, nearest first, 16 bytes each.
         short: It gave fewer than it was asked for: that may be all there are.
         at: The database's clock at a moment before the index was asked.
     """
 
-    ids: list[UUID]
+    packed: bytes
     short: bool
     at: datetime | None = None
+
+    @property
+    def ids(self) -> list[UUID]:
+        """The memories, nearest first."""
+        return [UUID(bytes=self.packed[start : start + 16]) for start in range(0, len(self.packed), 16)]
 
 
 class AnswerKey(msgspec.Struct, frozen=True):
@@ -48,7 +59,9 @@ class Answers:
     """
 
     def __init__(self) -> None:
-        self._known: TTLCache[AnswerKey, IndexAnswer] = TTLCache(maxsize=_ENTRIES, ttl=_TTL_S)
+        self._known: TTLCache[AnswerKey, IndexAnswer] = TTLCache(
+            maxsize=_BYTES, ttl=_TTL_S, getsizeof=lambda answer: len(answer.packed) + _KEY_BYTES
+        )
 
     def find(self, key: AnswerKey) -> IndexAnswer | None:
         """What the index said when it was asked last."""
@@ -62,6 +75,6 @@ class Answers:
         CANDIDATE_CACHE.labels("hit" if good else "stale").inc()
 
     def keep(self, key: AnswerKey, answer: IndexAnswer) -> None:
-        """Remember it, unless it is not known when the index was asked."""
-        if answer.at is not None:
+        """Remember it, unless it is large or it is not known when the index was asked."""
+        if answer.at is not None and len(answer.packed) <= _LARGEST:
             self._known[key] = answer

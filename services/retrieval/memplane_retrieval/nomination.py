@@ -15,6 +15,7 @@ from memplane_core.domain.filters import fingerprint, index_superset, seen_by_in
 from memplane_core.domain.index import FloatArray, IndexFilter
 from memplane_core.domain.ports import VectorIndex
 from memplane_core.domain.ranking import Origin
+from memplane_core.domain.text import TERM_BYTES
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage import candidates, words
 from memplane_core.storage.candidates import SCAN_LIMIT, Fresh
@@ -36,6 +37,9 @@ _CLOCK_MARGIN_S: Final = 60
 
 _TOO_MANY_S: Final = 60.0
 """For this long a filter that matched too much is taken to match too much still."""
+
+_SCANNED_WORDS: Final = 8
+"""Words of a query that are looked for in every one of many texts."""
 
 _log = get_logger(__name__)
 
@@ -98,6 +102,8 @@ class Nominator:
             found = await self._among_matches(query, most=SCAN_LIMIT)
             if found is not None:
                 return _scanned(found)
+            if query.vector is None:  # all that share a word have been named
+                return msgspec.structs.replace(before, whole=True)
         if before.limit >= MAX_CANDIDATES:
             return msgspec.structs.replace(before, degraded=[*before.degraded, "top_k"], whole=True)
         limit = min(before.limit * _GROWTH, MAX_CANDIDATES)
@@ -137,7 +143,8 @@ class Nominator:
             if known is None or not fresh.settled:
                 asking = asking or self._ask(query, vector, superset, limit=limit)
                 near = await asking
-                known = IndexAnswer(ids=near, short=len(near) < limit, at=fresh.at)
+                packed = b"".join(memory_id.bytes for memory_id in near)
+                known = IndexAnswer(packed=packed, short=len(near) < limit, at=fresh.at)
                 self._answers.keep(key, known)
         except IndexUnavailable as error:
             _log.warning("searched without the index", reason=str(error))
@@ -194,18 +201,27 @@ class Nominator:
         )
 
     async def _among_matches(self, query: Query, *, most: int) -> list[UUID] | None:
-        """The best of all that match; None where there are too many, which is remembered for small limits."""
+        """The best of all that match; None where there are too many, which is remembered for a while.
+
+        Among many, most words are looked up by their index: to look through each text takes a pass for each word.
+        """
         key = (query.tenant, most, fingerprint(query.where))
-        if most < SCAN_LIMIT and key in self._too_many:
+        if key in self._too_many:
             return None
+        asked = query.asked(query.candidates)
+        worded: list[UUID] = []
         async with self._database.tenant(query.tenant) as connection:
             active = await active_generation(query.tenant, connection)
             if active.number != query.generation.number:
                 raise GenerationMovedError
-            found = await candidates.among_matches(query.tenant, connection, query.asked(query.candidates), most=most)
+            if most > SELECTIVE:
+                worded = await _worded(query, connection, limit=query.candidates)
+                asked = msgspec.structs.replace(asked, terms=asked.terms[: _SCANNED_WORDS * TERM_BYTES])
+            found = await candidates.among_matches(query.tenant, connection, asked, most=most)
         if found is None:
             self._too_many[key] = True
-        return found
+            return None
+        return list(dict.fromkeys(found + worded))
 
 
 async def _worded(query: Query, connection: Connection, *, limit: int) -> list[UUID]:

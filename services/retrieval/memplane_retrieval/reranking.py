@@ -64,6 +64,12 @@ class Reranking:
         return sorted(reread, key=lambda place: place.score, reverse=True)
 
 
+def behind(first: Sequence[Placed], rest: Sequence[Placed]) -> list[Placed]:
+    """Both, the rest with scores no higher than the last of the first: it was not read, and keeps its order."""
+    last = min((place.score for place in first), default=0.0)
+    return [*first, *(msgspec.structs.replace(place, score=min(place.score, last)) for place in rest)]
+
+
 def _logit(opinion: float) -> float:
     sure = min(1 - _SURE, max(_SURE, opinion))
     return math.log(sure / (1 - sure))

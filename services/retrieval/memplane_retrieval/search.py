@@ -1,6 +1,8 @@
 """Recall: nominated memories, read anew from Postgres, ranked."""
 
+import asyncio
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -17,27 +19,31 @@ from memplane_core.domain.errors import (
     Unavailable,
     invalid,
 )
-from memplane_core.domain.filters import Filter, parse_filter
+from memplane_core.domain.filters import Filter, matches, parse_filter
 from memplane_core.domain.index import FloatArray, Generation
+from memplane_core.domain.lexical import query_words
 from memplane_core.domain.memory import Memory, to_utc
 from memplane_core.domain.ports import Embedder
-from memplane_core.domain.ranking import Question, rank
+from memplane_core.domain.ranking import Candidate, Question, Ranked, rank
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.domain.text import terms
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage import memories
 from memplane_core.storage.pool import read_pool
-from memplane_core.storage.session import Database
+from memplane_core.storage.session import Connection, Database
 from memplane_retrieval.generations import Generations
 from memplane_retrieval.metrics import DEGRADED, POOL_SIZE
 from memplane_retrieval.nomination import MAX_CANDIDATES, GenerationMovedError, Nominated, Nominator
 from memplane_retrieval.query import Query
-from memplane_retrieval.reranking import Placed, Reranking
+from memplane_retrieval.reranking import Placed, Reranking, behind
 from memplane_retrieval.settings import SearchSettings
 from memplane_retrieval.touches import Touches
 
 _MIN_CANDIDATES: Final = 200
 _ATTEMPTS: Final = 3
+_AT_ONCE: Final = 1_000
+"""Candidates that are ranked in between; more would keep every other request of the process waiting."""
+
 
 _log = get_logger(__name__)
 
@@ -111,7 +117,7 @@ class Searcher:
         where: Filter,
         now: datetime,
     ) -> Query:
-        words = terms(request.query) if request.mode != "dense" else b""
+        words = query_words(terms(request.query)) if request.mode != "dense" else b""
         model, vector = await self._meaning(tenant, request, generation=generation, words=words)
         wanted = request.candidates or max(_MIN_CANDIDATES, 8 * request.top_k)
         return Query(
@@ -162,7 +168,7 @@ class Searcher:
         if query.rerank and best:
             few = self._settings.rerank_candidates
             try:
-                best = [*await self._reranking.reordered(query, best[:few]), *best[few:]]
+                best = behind(await self._reranking.reordered(query, best[:few]), best[few:])
             except (EmbeddingUnavailable, NotFound) as error:
                 _log.warning("searched without the reranker", reason=str(error))
                 degraded.append("rerank")
@@ -185,21 +191,36 @@ class Searcher:
             if len(pool) < query.top_k and not nominated.whole:
                 return None
             POOL_SIZE.observe(len(pool))
-            ranked = rank(
-                pool,
-                question=query.question,
-                now=query.now,
-                weights=query.weights,
-                preset=query.preset,
-                decay_rate=query.decay_rate,
-            )
-            best = [place for place in ranked if place.relevance >= query.min_relevance][:wanted]
-            found = await memories.read(query.tenant, connection, [place.candidate.memory_id for place in best])
+            if len(pool) <= _AT_ONCE:
+                return await self._placed(query, connection, _ranked(query, pool), wanted=wanted)
+        ranked = await asyncio.to_thread(_ranked, query, pool)
+        async with self._database.tenant(query.tenant) as connection:
+            return await self._placed(query, connection, ranked, wanted=wanted)
+
+    async def _placed(
+        self, query: Query, connection: Connection, ranked: Sequence[Ranked], *, wanted: int
+    ) -> list[Placed]:
+        """The best with what is shown of them; what was changed meanwhile, and matches no more, is left out."""
+        best = [place for place in ranked if place.relevance >= query.min_relevance][:wanted]
+        found = await memories.read(query.tenant, connection, [place.candidate.memory_id for place in best])
         return [
             Placed(ranked=place, memory=memory, score=place.score)
             for place in best
-            if (memory := found.get(place.candidate.memory_id)) is not None and memory.state == "active"
+            if (memory := found.get(place.candidate.memory_id)) is not None
+            and memory.state == "active"
+            and matches(query.where, memory)
         ]
+
+
+def _ranked(query: Query, pool: Sequence[Candidate]) -> list[Ranked]:
+    return rank(
+        pool,
+        question=query.question,
+        now=query.now,
+        weights=query.weights,
+        preset=query.preset,
+        decay_rate=query.decay_rate,
+    )
 
 
 def _wordy(generation: Generation) -> ModelProfile:

@@ -45,9 +45,11 @@ def test_without_the_embedding_service_writes_are_202_and_indexed_once_it_is_bac
             written = client.post("/v1/memories", json={"content": sentence(n)})
             assert (written.status_code, written.json()["index_state"]) == (202, "pending")
             ids.append(written.json()["id"])
-        search = client.post("/v1/memories/search", json={"query": "never asked before"})
-        assert (search.status_code, search.json()["code"]) == (503, "embedding_unavailable")
-        assert "retry-after" in search.headers
+        by_meaning = client.post("/v1/memories/search", json={"query": "never asked before", "mode": "dense"})
+        assert (by_meaning.status_code, by_meaning.json()["code"]) == (503, "embedding_unavailable")
+        assert "retry-after" in by_meaning.headers
+        by_words = client.post("/v1/memories/search", json={"query": sentence(33)}).json()
+        assert (by_words["results"][0]["id"], by_words["degraded"]) == (ids[3], ["dense"])
 
         stack.embedding.start()
         until(lambda: all_indexed(client), within_s=90, what="all are embedded and indexed")

@@ -53,3 +53,8 @@ def test_what_names_no_time_is_left_alone(text: str) -> None:
 )
 def test_days_are_counted_from_the_nearer_end(period: Period, days: int) -> None:
     assert period.days_from(datetime(2023, 5, 8, 13, 30, tzinfo=UTC)) == days
+
+
+@pytest.mark.parametrize("text", ["5 Aprıl", "5 aprİl", "ın 2023"])
+def test_letters_that_only_look_alike_name_no_month(text: str) -> None:
+    assert period_of(text) is None or period_of(text) == Period(year=2023, month=None, day=None)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplane_core.domain.embedding import ModelProfile
+from memplane_core.domain.lexical import query_words
 from memplane_core.domain.ranking import AFTER, BEFORE, DATED_DAYS, Candidate, Preset, Question, Ranked, Weights, rank
 from memplane_core.domain.text import terms
 
@@ -37,7 +38,7 @@ def _memory(n: int, text: str = "", *, cosine: float | None = 0.5, hours: float 
 def _rank(
     pool: list[Candidate], query: str = "", *, weights: Weights = MATCH, preset: Preset | None = None
 ) -> list[Ranked]:
-    question = Question(text=query, terms=terms(query), model=MODEL)
+    question = Question(text=query, terms=query_words(terms(query)), model=MODEL)
     return rank(pool, question=question, now=NOW, weights=weights, preset=preset)
 
 

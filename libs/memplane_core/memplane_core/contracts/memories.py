@@ -103,9 +103,8 @@ class BatchWritten(msgspec.Struct, kw_only=True):
 
 Mode = Literal["hybrid", "dense", "lexical"]
 
-Degraded = Literal["dense", "lexical", "fresh", "index", "top_k", "rerank"]
-"""What an answer had to do without: query vector, words in the index, some fresh rows, the index, more candidates, the
-reranker."""
+Degraded = Literal["dense", "fresh", "index", "top_k", "rerank"]
+"""What an answer had to do without: the query's vector, some fresh rows, the index, more candidates, the reranker."""
 
 
 class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,7 +119,7 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         now: Clock of the ranking, for replays; the server's own when left out.
         touch: False leaves no trace of this search in what it found.
         explain: True returns the parts of each score.
-        candidates: Size of the pool that is ranked; the server's choice when left out.
+        candidates: How many meaning and words each nominate; the server's choice when left out.
         rerank: True has the best candidates read once more by the installation's reranker, where it has one.
     """
 

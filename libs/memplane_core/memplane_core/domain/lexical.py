@@ -24,6 +24,9 @@ EXPECTED_SHARE: Final = 0.2
 """The pool's best counts in full from this share of the most that the query's eight rarest words could give. Below it,
 few words are shared at all (say, between two languages), and the best of them proves little."""
 
+MOST_WORDS: Final = 256
+"""Distinct words of a query that count; a longer one is a text of its own, and its first words say what it is about."""
+
 _ASKING: Final = (
     "who what when where which why how do does did has have had can could would should may might i you he she her him "
     "his my me your our we us them been being am were so about from"
@@ -66,6 +69,18 @@ class Likeness(msgspec.Struct, frozen=True, kw_only=True):
     tells_when: Floats
 
 
+def query_words(packed: bytes) -> bytes:
+    """What counts of a query's packed terms: distinct ones in their order, at most `MOST_WORDS`.
+
+    Words that make a question are left out where it has others.
+    """
+    words = unpacked(packed)
+    _, first = np.unique(words, return_index=True)
+    distinct = words[np.sort(first)]
+    telling = distinct[~np.isin(distinct, ASKING)]
+    return (telling if telling.size else distinct)[:MOST_WORDS].tobytes()
+
+
 def likeness(query: bytes, texts: Sequence[bytes]) -> Likeness:
     """Score texts against a query.
 
@@ -73,12 +88,12 @@ def likeness(query: bytes, texts: Sequence[bytes]) -> Likeness:
     better than a whole tenant's do, and there is no table of them to keep.
 
     Args:
-        query: Its packed terms; empty where words do not count.
+        query: Its packed words (`query_words`); empty where words do not count.
         texts: Packed terms of each text, at least one text.
     """
     count = len(texts)
     lengths = np.array([len(text) for text in texts]) // TERM_BYTES
-    words = _query_words(query)
+    words = np.unique(unpacked(query))
     counts, tells_when = _counted(texts, lengths, words)
     if words.size == 0:
         none = np.zeros(count)
@@ -94,12 +109,6 @@ def likeness(query: bytes, texts: Sequence[bytes]) -> Likeness:
         lengths=lengths.astype(np.float64),
         tells_when=tells_when,
     )
-
-
-def _query_words(query: bytes) -> Terms:
-    words = np.unique(unpacked(query))
-    telling = words[~np.isin(words, ASKING)]
-    return telling if telling.size else words
 
 
 def _counted(texts: Sequence[bytes], lengths: npt.NDArray[np.int64], words: Terms) -> tuple[Floats, Floats]:

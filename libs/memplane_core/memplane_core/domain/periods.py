@@ -58,6 +58,8 @@ def period_of(text: str) -> Period | None:
             word = parts.get("month")
             if word in _WORDS and not (parts.get("day") or parts.get("year")):
                 continue
+            if word and word.casefold() not in _MONTHS:  # `ı` is an `i` to a pattern without case, and to nothing else
+                continue
             month = _MONTHS[word.casefold()] if word else _number(parts.get("number"))
             return Period(year=_number(parts.get("year")), month=month, day=_number(parts.get("day")))
     return None

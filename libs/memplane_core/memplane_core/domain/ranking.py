@@ -69,6 +69,8 @@ at least a quarter of it: the same model spreads cosines less in one language or
 spread of fewer than `SPREAD_POOL` memories says nothing."""
 
 _HOUR_S: Final = 3600.0
+_OCCURRENCES: Final = 16
+"""How often a name is looked for in a query that is full of it."""
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,7 +118,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         text: As it was given.
-        terms: Packed, of the text; empty where words do not count.
+        terms: Packed words of the text (`domain.lexical.query_words`); empty where words do not count.
         model: Whose cosines the candidates have: they are read by its span and its anchors.
     """
 
@@ -256,7 +258,9 @@ def _actors(pool: Sequence[Candidate], query: str) -> Floats:
 def _names(query: str, actor: str) -> bool:
     """Whether a folded query has an actor's name, and not merely as a part of a longer word."""
     at = query.find(actor)
-    while at >= 0:
+    for _ in range(_OCCURRENCES):
+        if at < 0:
+            return False
         around = query[max(0, at - 1) : at], actor[0], actor[-1], query[at + len(actor) : at + len(actor) + 1]
         if not (_joined(around[0], around[1]) or _joined(around[2], around[3])):
             return True

@@ -24,6 +24,9 @@ SCAN_LIMIT: Final = 20_000
 _FRESH_LOOKED_AT: Final = 20_000
 """Most outbox rows whose memories are looked at for one search."""
 
+_WORDS: Final = 32
+"""Words of a query that are looked for in each text: it takes a pass for each."""
+
 _USAGE: Final = "JOIN memory_usage u ON u.tenant_id = m.tenant_id AND u.memory_id = m.id"
 
 
@@ -134,6 +137,8 @@ async def among_matches(
 ) -> list[UUID] | None:
     """The best of all matching memories by either arm, exactly: nearest by cosine, and by the weight of shared words.
 
+    Where meaning counts and they are no more than `asked.limit`, all of them, also those that wait for their vector.
+
     Args:
         tenant: Whose they are.
         connection: A transaction of the tenant.
@@ -175,9 +180,13 @@ async def among_matches(
         ), closest AS (
             SELECT memory_id FROM sharing JOIN rarity USING (term)
             GROUP BY memory_id ORDER BY sum(weight) DESC LIMIT $5
+        ), all_of_few AS (
+            SELECT id AS memory_id FROM matching WHERE $3::vector IS NOT NULL AND (SELECT count(*) FROM matching) <= $5
+        ), nominated AS (
+            SELECT memory_id FROM nearest UNION SELECT memory_id FROM closest UNION SELECT memory_id FROM all_of_few
         )
         SELECT (SELECT memories FROM few) AND (SELECT count(*) FROM scored) <= {chunks} AS few, n.memory_id
-        FROM (SELECT) one LEFT JOIN (SELECT memory_id FROM nearest UNION SELECT memory_id FROM closest) n ON true
+        FROM (SELECT) one LEFT JOIN nominated n ON true
         """,
         where=asked.where,
         values=values[1:],
@@ -192,4 +201,6 @@ def _vector(asked: Asked) -> bytes | None:
 
 
 def _distinct(terms: bytes) -> Sequence[bytes]:
-    return sorted({terms[start : start + TERM_BYTES] for start in range(0, len(terms), TERM_BYTES)})
+    """The first `_WORDS` of them."""
+    some = terms[: _WORDS * TERM_BYTES]
+    return sorted({some[start : start + TERM_BYTES] for start in range(0, len(some), TERM_BYTES)})

@@ -1,6 +1,6 @@
 """Reads nominated memories as ranking needs them: at their newest revision, and only those that may be shown."""
 
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from memplane_core.domain.filters import Filter
@@ -10,6 +10,10 @@ from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.filter_sql import conditions, fetch_matching
 from memplane_core.storage.memories import ALIVE
 from memplane_core.storage.session import Connection, Row, pack_vector
+
+_LONG: Final = 8_192
+"""Bytes of packed terms that a memory is ranked by, and of a text that may be a bare question: of a longer one its
+beginning speaks, or a pool of long memories would be megabytes."""
 
 
 async def read_pool(
@@ -40,8 +44,8 @@ async def read_pool(
         connection,
         f"""
         SELECT m.id, m.importance, u.priority, u.last_accessed_at, m.actor, m.occurred_at, w.session,
-               right(rtrim(m.content), 1) IN ('?', '？') AS question,
-               c.cosine, w.terms
+               octet_length(m.content) < {_LONG} AND right(rtrim(m.content), 1) IN ('?', '？') AS question,
+               c.cosine, substring(w.terms FROM 1 FOR {_LONG}) AS terms
         FROM memory m
         JOIN memory_usage u ON u.tenant_id = $1 AND u.memory_id = m.id AND u.memory_id = ANY($2::uuid[])
         LEFT JOIN memory_words w ON w.tenant_id = $1 AND w.memory_id = m.id

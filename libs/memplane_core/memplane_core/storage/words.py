@@ -9,11 +9,15 @@ import msgspec
 import numpy as np
 
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.domain.text import term
+from memplane_core.domain.text import TERM_BYTES, term
 from memplane_core.storage.session import Connection
 
 PER_WORD: Final = 500
 """Most memories that one word nominates. A word that more of them have tells little, and is counted no further."""
+
+
+LOOKED_UP: Final = 64
+"""Most words of a query that nominate: a look-up each."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -115,14 +119,14 @@ async def nominate(tenant: TenantId, connection: Connection, terms: bytes, *, ow
     Args:
         tenant: Whose they are.
         connection: A transaction of the tenant.
-        terms: Of the query, packed.
+        terms: Of the query, packed, the most telling first: `LOOKED_UP` of them are looked up.
         owner: Only memories of all that is named.
         limit: Most that are nominated.
     """
     rows = await connection.fetch(
         "SELECT nominate_by_words($1, $2::int4[], $3::int4[], $4, $5) AS id",
         tenant,
-        term_marks(tenant, terms),
+        term_marks(tenant, terms[: LOOKED_UP * TERM_BYTES]),
         owner_marks(tenant, owner),
         PER_WORD,
         limit,
