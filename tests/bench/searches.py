@@ -43,7 +43,8 @@ class BareMilvus:
     def __init__(self, uri: str, generation: Generation, *, search_ef: int) -> None:
         self._client: Any = MilvusClient(uri=uri)  # whose types are unknown in part
         self._collection = generation.collection
-        self._params = schema.search_params(generation, limit=CANDIDATES, ef=search_ef, nprobe=16)
+        self._generation = generation
+        self._search_ef = search_ef
 
     def search(self, vector: FloatArray, where: Filters) -> int:
         """How many were found."""
@@ -54,7 +55,9 @@ class BareMilvus:
             filter=superset(seen) or "",
             limit=CANDIDATES,
             output_fields=[schema.KEY],
-            search_params=self._params,
+            search_params=schema.search_params(
+                self._generation, limit=CANDIDATES, filtered=bool(where), ef=self._search_ef, nprobe=16
+            ),
             anns_field=schema.VECTOR,
             consistency_level="Bounded",
         )
