@@ -148,9 +148,10 @@ class TestAfterAFlipThatTheProcessHasNotHeardOf:
     async def test_it_starts_over_and_answers_from_the_new_one(
         self, service: Service, mode: Mode, *, filters: dict[str, Any], emptied: bool
     ) -> None:
+        async with service.running() as writer:
+            ids = await write(writer)
+        await service.tell_index(shown=True)
         async with service.running() as client:
-            ids = await write(client)
-            await service.tell_index(shown=True)
             before = await cosines(service, "hash")
             after = await cosines(service, OTHER.model)
             assert all(abs(before[content] - after[content]) > 1e-3 for content in CONTENTS)
@@ -166,9 +167,10 @@ class TestAfterAFlipThatTheProcessHasNotHeardOf:
         self, service: Service, mode: Mode, *, filters: dict[str, Any], emptied: bool
     ) -> None:
         """One result asked for, and one nominated: nobody would be asked for more."""
+        async with service.running() as writer:
+            ids = await write(writer)
+        await service.tell_index(shown=True)
         async with service.running() as client:
-            ids = await write(client)
-            await service.tell_index(shown=True)
             one = {"filters": filters, "top_k": 1, "candidates": 1}
             await search(client, mode, **one)
             await flip(service, await fill_another(service, ids), emptied=emptied)
