@@ -39,13 +39,16 @@ class Old(msgspec.Struct, frozen=True, kw_only=True):
         return b"".join(terms(head_of(None, AT) + window) for window in self.windows)
 
 
-def old_memories() -> dict[str, Old]:
+def old_memories(long: UUID) -> dict[str, Old]:
+    """One of each kind. `long` is the id of the one that has two windows: ids are unique within a tenant alone."""
     return {
         "code": Old(windows=("Melanie went to the café in Zürich about ORD-7781",), owner=Owner("u1", None, None)),
         "chinese": Old(windows=("订单已经退款成功",), owner=Owner("用户 1", "a", "s")),
         "no words": Old(windows=("???",), owner=Owner(None, None, "s")),
         "no chunk": Old(windows=(), owner=Owner(None, "a", None)),
-        "long": Old(windows=("the first of them, the first", "windows that follow"), owner=Owner("u1", None, "s")),
+        "long": Old(
+            id=long, windows=("the first of them, the first", "windows that follow"), owner=Owner("u1", None, "s")
+        ),
         "forgotten": Old(windows=("ORD-7781 was forgotten",), state="forgotten"),
     }
 
@@ -84,7 +87,8 @@ async def aged(postgres: PostgresServer) -> AsyncGenerator[tuple[Database, list[
     migrate = partial(upgrade, postgres.owner_url(name), "memplane_app")
     await to_thread.run_sync(partial(migrate, revision="0001"))
     settings = PostgresSettings.model_validate({"url": postgres.app_url(name)})
-    tenants = [(TenantId(uuid4()), old_memories()) for _ in range(2)]
+    shared = uuid4()
+    tenants = [(TenantId(uuid4()), old_memories(shared)) for _ in range(2)]
     async with Database.open(settings) as database:
         for tenant, memories in tenants:
             async with database.tenant(tenant) as connection:
