@@ -13,7 +13,7 @@ from tests.e2e.spine.conftest import all_indexed, sentence, until
 
 from memplane_core.testing.stack import Stack, StackTenant
 
-MEMORIES = 1_500
+MEMORIES = 600
 OTHER = "multilingual-e5-small"
 
 
