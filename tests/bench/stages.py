@@ -54,7 +54,7 @@ _MARKS: Final = (
     ("WITH waiting AS", FRESH),
     ("nominate_by_words", WORDS),
     ("AS index_state", READ),
-    ("w.terms, b.terms AS before", CHECK),
+    ("AS question", CHECK),
     ("FROM tenant t JOIN generation g", "generation look-up"),
     ("find_api_key", "key look-up"),
 )
