@@ -32,7 +32,7 @@ class IndexAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     packed: bytes
     short: bool
-    at: datetime | None = None
+    at: datetime
 
     @property
     def ids(self) -> list[UUID]:
@@ -75,6 +75,6 @@ class Answers:
         CANDIDATE_CACHE.labels("hit" if good else "stale").inc()
 
     def keep(self, key: AnswerKey, answer: IndexAnswer) -> None:
-        """Remember it, unless it is large or it is not known when the index was asked."""
-        if answer.at is not None and len(answer.packed) <= _LARGEST:
+        """Remember it, unless it is large."""
+        if len(answer.packed) <= _LARGEST:
             self._known[key] = answer

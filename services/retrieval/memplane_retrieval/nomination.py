@@ -10,9 +10,9 @@ import msgspec
 from cachetools import TTLCache
 
 from memplane_core.contracts.memories import Degraded
-from memplane_core.domain.errors import IndexUnavailable, NotFound
-from memplane_core.domain.filters import fingerprint, index_superset, seen_by_index
-from memplane_core.domain.index import FloatArray, IndexFilter
+from memplane_core.domain.errors import IndexUnavailable
+from memplane_core.domain.filters import fingerprint, seen_by_index
+from memplane_core.domain.index import FloatArray
 from memplane_core.domain.ports import VectorIndex
 from memplane_core.domain.ranking import Origin
 from memplane_core.domain.text import TERM_BYTES
@@ -123,12 +123,11 @@ class Nominator:
         )
 
     async def _asked(self, query: Query, vector: FloatArray, *, limit: int) -> Nominated:
-        superset = index_superset(query.where, alive_at=int(time.time()) - _CLOCK_MARGIN_S)
         key = AnswerKey(
             tenant=query.tenant,
             generation=query.generation.number,
             vector=vector.tobytes(),
-            where=msgspec.structs.replace(superset, alive_at=0),
+            where=query.superset,
             limit=limit,
         )
         known = self._answers.find(key)
@@ -137,11 +136,11 @@ class Nominator:
             async with self._database.tenant(query.tenant) as connection:
                 if known is None:
                     # Begun before the fresh rows are read, it waits for a turn of the loop: they are asked for first.
-                    asking = self._ask(query, vector, superset, limit=limit)
+                    asking = self._ask(query, vector, limit=limit)
                 fresh = await self._fresh(query, connection, limit=limit, known=known)
                 worded = await _worded(query, connection, limit=limit)
             if known is None or not fresh.settled:
-                asking = asking or self._ask(query, vector, superset, limit=limit)
+                asking = asking or self._ask(query, vector, limit=limit)
                 near = await asking
                 packed = b"".join(memory_id.bytes for memory_id in near)
                 known = IndexAnswer(packed=packed, short=len(near) < limit, at=fresh.at)
@@ -167,17 +166,13 @@ class Nominator:
             whole=False,
         )
 
-    def _ask(self, query: Query, vector: FloatArray, where: IndexFilter, *, limit: int) -> asyncio.Task[list[UUID]]:
-        return asyncio.create_task(self._near(query, vector, where, limit=limit))
-
-    async def _near(self, query: Query, vector: FloatArray, where: IndexFilter, *, limit: int) -> list[UUID]:
-        return await self._index.search(query.tenant, query.generation, vector, limit=limit, where=where)
+    def _ask(self, query: Query, vector: FloatArray, *, limit: int) -> asyncio.Task[list[UUID]]:
+        where = msgspec.structs.replace(query.superset, alive_at=int(time.time()) - _CLOCK_MARGIN_S)
+        return asyncio.create_task(self._index.search(query.tenant, query.generation, vector, limit=limit, where=where))
 
     async def _fresh(self, query: Query, connection: Connection, *, limit: int, known: IndexAnswer | None) -> Fresh:
         since = None if known is None else known.at
         fresh = await candidates.fresh(query.tenant, connection, query.asked(limit), since=since)
-        if fresh.generation is None:
-            raise NotFound("this tenant does not exist any more")
         if fresh.generation != query.generation.number:
             raise GenerationMovedError
         if known is not None:
@@ -228,7 +223,7 @@ async def _worded(query: Query, connection: Connection, *, limit: int) -> list[U
     """By words: written with the memories, they are never behind."""
     if not query.question.terms:
         return []
-    superset = index_superset(query.where, alive_at=0)
+    superset = query.superset
     owner = Owner(_one(superset.user_id), _one(superset.agent_id), _one(superset.session_id))
     return await words.nominate(query.tenant, connection, query.question.terms, owner=owner, limit=limit)
 

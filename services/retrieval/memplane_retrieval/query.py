@@ -5,7 +5,7 @@ from datetime import datetime
 import msgspec
 
 from memplane_core.domain.filters import Filter
-from memplane_core.domain.index import FloatArray, Generation
+from memplane_core.domain.index import FloatArray, Generation, IndexFilter
 from memplane_core.domain.ranking import Preset, Question, Weights
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.candidates import Asked
@@ -17,6 +17,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         vector: Of the query's text; None where meaning does not count, or the embedder is away.
         question: What candidates are ranked for; its terms are empty where words do not count.
+        superset: What the index can apply of `where`, without a clock.
         candidates: How many each arm nominates at first.
         rerank: Whether the reranker reads the best once more.
     """
@@ -26,6 +27,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     vector: FloatArray | None
     question: Question
     where: Filter
+    superset: IndexFilter
     top_k: int
     candidates: int
     min_relevance: float

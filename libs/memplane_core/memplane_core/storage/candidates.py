@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from memplane_core.domain.errors import NotFound
 from memplane_core.domain.filters import Filter
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
@@ -36,7 +37,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         generation: Whose chunks are looked at.
         vector: Of the query; None where meaning does not count.
-        terms: Of the query, packed; empty where words do not count.
+        terms: Distinct words of the query, packed; empty where words do not count.
         where: The whole filter.
         limit: Most that each of the two arms nominates.
     """
@@ -52,7 +53,7 @@ class Fresh(msgspec.Struct, frozen=True):
     """Memories that the index may not show yet.
 
     Attributes:
-        generation: The tenant's active one as this statement saw it; None where the tenant is gone.
+        generation: The tenant's active one as this statement saw it.
         at: The database's clock.
         ids: Nominated among them.
         overflow: There are, or may be, more than were scored.
@@ -60,8 +61,8 @@ class Fresh(msgspec.Struct, frozen=True):
             as good as what it would answer now.
     """
 
-    generation: int | None
-    at: datetime | None
+    generation: int
+    at: datetime
     ids: list[UUID]
     overflow: bool
     settled: bool
@@ -77,6 +78,9 @@ async def fresh(tenant: TenantId, connection: Connection, asked: Asked, *, since
         connection: A transaction of the tenant.
         asked: What for.
         since: See `Fresh.settled`.
+
+    Raises:
+        NotFound: The tenant is gone.
     """
     values: list[Any] = [tenant, asked.generation, _vector(asked), asked.limit, since]
     where = conditions(asked.where, values)
@@ -122,7 +126,7 @@ async def fresh(tenant: TenantId, connection: Connection, asked: Asked, *, since
         values=values[1:],
     )
     if not rows:
-        return Fresh(None, None, [], overflow=False, settled=False)
+        raise NotFound("this tenant does not exist any more")
     return Fresh(
         generation=rows[0]["active_generation"],
         at=rows[0]["at"],
@@ -132,9 +136,7 @@ async def fresh(tenant: TenantId, connection: Connection, asked: Asked, *, since
     )
 
 
-async def among_matches(
-    tenant: TenantId, connection: Connection, asked: Asked, *, most: int, chunks: int = SCAN_LIMIT
-) -> list[UUID] | None:
+async def among_matches(tenant: TenantId, connection: Connection, asked: Asked, *, most: int) -> list[UUID] | None:
     """The best of all matching memories by either arm, exactly: nearest by cosine, and by the weight of shared words.
 
     Where meaning counts and they are no more than `asked.limit`, all of them, also those that wait for their vector.
@@ -144,12 +146,11 @@ async def among_matches(
         connection: A transaction of the tenant.
         asked: What for.
         most: Matching memories with which this is still done.
-        chunks: Chunks with which it is.
 
     Returns:
-        None where there are more of either.
+        None where there are more, or more than `SCAN_LIMIT` chunks of them.
     """
-    values: list[Any] = [tenant, asked.generation, _vector(asked), _distinct(asked.terms), asked.limit]
+    values: list[Any] = [tenant, asked.generation, _vector(asked), _words(asked.terms), asked.limit]
     where = conditions(asked.where, values)
     rows = await fetch_matching(
         tenant,
@@ -165,7 +166,7 @@ async def among_matches(
             SELECT c.memory_id, -(c.embedding <#> $3::vector) AS cosine
             FROM matching JOIN chunk c ON c.tenant_id = $1 AND c.generation = $2 AND c.memory_id = matching.id
             WHERE (SELECT memories FROM few)
-            LIMIT {chunks + 1}
+            LIMIT {SCAN_LIMIT + 1}
         ), sharing AS MATERIALIZED (
             SELECT w.memory_id, q.term
             FROM matching JOIN memory_words w ON w.tenant_id = $1 AND w.memory_id = matching.id
@@ -185,7 +186,7 @@ async def among_matches(
         ), nominated AS (
             SELECT memory_id FROM nearest UNION SELECT memory_id FROM closest UNION SELECT memory_id FROM all_of_few
         )
-        SELECT (SELECT memories FROM few) AND (SELECT count(*) FROM scored) <= {chunks} AS few, n.memory_id
+        SELECT (SELECT memories FROM few) AND (SELECT count(*) FROM scored) <= {SCAN_LIMIT} AS few, n.memory_id
         FROM (SELECT) one LEFT JOIN nominated n ON true
         """,
         where=asked.where,
@@ -200,7 +201,7 @@ def _vector(asked: Asked) -> bytes | None:
     return None if asked.vector is None else pack_vector(asked.vector)
 
 
-def _distinct(terms: bytes) -> Sequence[bytes]:
+def _words(terms: bytes) -> Sequence[bytes]:
     """The first `_WORDS` of them."""
     some = terms[: _WORDS * TERM_BYTES]
-    return sorted({some[start : start + TERM_BYTES] for start in range(0, len(some), TERM_BYTES)})
+    return [some[start : start + TERM_BYTES] for start in range(0, len(some), TERM_BYTES)]
