@@ -1,12 +1,12 @@
 """Asking the workers for a slice of a job, or for a tenant's retirement of generations."""
 
-import contextlib
 from typing import Final
 from uuid import UUID
 
 import redis
 from celery import Celery
 
+from memplane_core.clients.jobs import send_once
 from memplane_core.contracts.jobs import QUEUE_MAINTENANCE, SENT_PREFIX, TASK_RETIRE, TASK_RUN_JOB
 from memplane_core.domain.tenancy import TenantId
 
@@ -47,13 +47,12 @@ class JobSender:
         self._client.delete(f"{SENT_PREFIX}retire:{tenant}")
 
     def _send(self, task: str, about: str, **payload: str) -> bool:
-        key = SENT_PREFIX + about
-        if not self._client.set(key, "1", nx=True, ex=_SENT_TTL_S):
-            return False
-        try:
-            self._app.send_task(task, kwargs=payload, queue=QUEUE_MAINTENANCE, retry=False, ignore_result=True)
-        except BaseException:
-            with contextlib.suppress(redis.RedisError):
-                self._client.delete(key)
-            raise
-        return True
+        return send_once(
+            self._app,
+            self._client,
+            key=SENT_PREFIX + about,
+            ttl_s=_SENT_TTL_S,
+            task=task,
+            queue=QUEUE_MAINTENANCE,
+            payload=payload,
+        )

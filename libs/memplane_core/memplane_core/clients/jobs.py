@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import redis
@@ -86,18 +87,43 @@ class DrainSender:
         Raises:
             Exception: Whatever the broker's client raises where it cannot be reached.
         """
-        key = kick_key(tenant)
-        if not self._client.set(key, "1", nx=True, ex=KICK_TTL_S):
-            return False
-        try:
-            self._app.send_task(
-                TASK_DRAIN, kwargs={"tenant": str(tenant)}, queue=QUEUE_INDEX, retry=False, ignore_result=True
-            )
-        except BaseException:
-            with contextlib.suppress(redis.RedisError):
-                self._client.delete(key)
-            raise
-        return True
+        return send_once(
+            self._app,
+            self._client,
+            key=kick_key(tenant),
+            ttl_s=KICK_TTL_S,
+            task=TASK_DRAIN,
+            queue=QUEUE_INDEX,
+            payload={"tenant": str(tenant)},
+        )
+
+
+def send_once(
+    app: Celery, client: redis.Redis, *, key: str, ttl_s: int, task: str, queue: str, payload: Mapping[str, str]
+) -> bool:
+    """Send a task unless `key` says that one is on its way; False then. Blocks.
+
+    Args:
+        app: On the broker that the workers listen to.
+        client: Of the same broker.
+        key: What holds back the next one, until whoever gets the message deletes it.
+        ttl_s: For how long, where the message is lost.
+        task: Its name.
+        queue: Where to.
+        payload: Arguments of the task.
+
+    Raises:
+        Exception: Whatever the broker's client raises where it cannot be reached.
+    """
+    if not client.set(key, "1", nx=True, ex=ttl_s):
+        return False
+    try:
+        app.send_task(task, kwargs=dict(payload), queue=queue, retry=False, ignore_result=True)
+    except BaseException:
+        with contextlib.suppress(redis.RedisError):
+            client.delete(key)
+        raise
+    return True
 
 
 class CeleryKicker:
