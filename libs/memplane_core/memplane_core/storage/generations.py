@@ -105,6 +105,10 @@ async def mark_ready(tenant: TenantId, connection: Connection, generation: Gener
     )
 
 
+_WRITERS: Final = "hashtextextended($1::uuid::text, 0)"
+"""Key of the advisory lock between a tenant's writers and whoever changes its generations, as in `fed_generations`."""
+
+
 async def hold_writes(tenant: TenantId, connection: Connection, *, wait_s: float) -> None:
     """Wait until no transaction that writes memories is under way, and let none begin until this one ends.
 
@@ -121,7 +125,20 @@ async def hold_writes(tenant: TenantId, connection: Connection, *, wait_s: float
         Exception: One of which `session.is_contention` is true, after `wait_s`.
     """
     await connection.fetchval("SELECT set_config('lock_timeout', $1, true)", str(int(wait_s * 1000)))
-    await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1::uuid::text, 0))", tenant)
+    await connection.execute(f"SELECT pg_advisory_xact_lock({_WRITERS})", tenant)
+
+
+async def is_fed(tenant: TenantId, connection: Connection, *, generation: int) -> bool:
+    """Whether rows may be queued for a generation: it stays fed until the transaction ends.
+
+    Takes the lock that writers take (`hold_writes`): what is queued for one that is being dropped would be
+    left behind.
+    """
+    await connection.execute(f"SELECT pg_advisory_xact_lock_shared({_WRITERS})", tenant)
+    found = await connection.fetchval(
+        f"SELECT EXISTS (SELECT FROM generation WHERE tenant_id = $1 AND number = $2 AND {FED})", tenant, generation
+    )
+    return bool(found)
 
 
 async def add_generation(tenant: TenantId, connection: Connection, new: NewGeneration, *, made_by: UUID) -> Generation:

@@ -10,9 +10,8 @@ from memplane_core.domain.index import IndexKey
 from memplane_core.domain.memory import head_of
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.domain.text import terms
-from memplane_core.storage.generations import FED
 from memplane_core.storage.outbox import OR_AGAIN
-from memplane_core.storage.refill import Page
+from memplane_core.storage.refill import ExpectedMemory, Page
 from memplane_core.storage.session import Connection
 from memplane_core.storage.words import Owner, Words, replace_words
 
@@ -33,69 +32,8 @@ _WAITING: Final = f"""
 """Of `r(memory_id, rev)`: whether the index is still to be told of it, or can never hold it."""
 
 
-class SettledMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """An active memory of which the outbox says, by a finished row or by none, that the index holds it.
-
-    Attributes:
-        whole: It has chunks at its revision, each with its vector. Where not, it was never embedded, or lost them.
-        embedded: Numbers of its chunks with vectors.
-    """
-
-    memory_id: UUID
-    rev: int
-    whole: bool
-    embedded: list[int]
-
-    def index_keys(self) -> list[IndexKey]:
-        """What the index ought to hold of it."""
-        return [IndexKey(self.memory_id, self.rev, n) for n in self.embedded]
-
-
-class SettledPage(msgspec.Struct, frozen=True):
-    """Some active memories in the order of their ids.
-
-    Attributes:
-        page: How many there were, and where they end.
-        settled: Those of them that are; the index is still to be told of the others, or can never hold them.
-    """
-
-    page: Page
-    settled: list[SettledMemory]
-
-
-async def settled_page(
-    tenant: TenantId, connection: Connection, *, generation: int, after: UUID | None, limit: int
-) -> SettledPage:
-    """The next active memories after `after`."""
-    rows = await connection.fetch(
-        """
-        SELECT m.id AS memory_id, m.rev, o.memory_id IS NULL OR o.done_at IS NOT NULL AS settled,
-               c.chunks > 0 AND c.chunks = cardinality(c.embedded) AS whole, c.embedded
-        FROM (
-            SELECT id, rev FROM memory WHERE tenant_id = $1 AND id > $3 AND state = 'active' ORDER BY id LIMIT $4
-        ) m
-        LEFT JOIN outbox o ON o.tenant_id = $1 AND o.memory_id = m.id AND o.generation = $2 AND o.rev = m.rev
-            AND o.op || '' = 'upsert'
-        CROSS JOIN LATERAL (
-            SELECT count(*) AS chunks, coalesce(array_agg(n ORDER BY n) FILTER (WHERE embedding IS NOT NULL), '{}')
-                AS embedded
-            FROM chunk WHERE tenant_id = $1 AND memory_id = m.id AND generation = $2 AND rev = m.rev
-        ) c
-        ORDER BY m.id
-        """,
-        tenant,
-        generation,
-        after or _START,
-        limit,
-    )
-    settled = [
-        SettledMemory(**{name: row[name] for name in SettledMemory.__struct_fields__}) for row in rows if row["settled"]
-    ]
-    return SettledPage(Page(rows[-1]["memory_id"] if rows else None, len(rows)), settled)
-
-
 async def still_settled(
-    tenant: TenantId, connection: Connection, memories: Sequence[SettledMemory], *, generation: int
+    tenant: TenantId, connection: Connection, memories: Sequence[ExpectedMemory], *, generation: int
 ) -> frozenset[UUID]:
     """Which of them are as they were read: those that `refill.queue_again` would queue."""
     rows = await connection.fetch(
@@ -114,19 +52,6 @@ async def still_settled(
         [memory.rev for memory in memories],
     )
     return frozenset(row["id"] for row in rows)
-
-
-async def is_fed(tenant: TenantId, connection: Connection, *, generation: int) -> bool:
-    """Whether rows may be queued for a generation: it stays fed until the transaction ends.
-
-    Takes the lock that writers take (`generations.hold_writes`): what is queued for one that is being dropped would be
-    left behind.
-    """
-    await connection.execute("SELECT pg_advisory_xact_lock_shared(hashtextextended($1::uuid::text, 0))", tenant)
-    found = await connection.fetchval(
-        f"SELECT EXISTS (SELECT FROM generation WHERE tenant_id = $1 AND number = $2 AND {FED})", tenant, generation
-    )
-    return bool(found)
 
 
 async def queue_all_page(

@@ -53,18 +53,19 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpectedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """An active memory and its chunks in a generation.
+    """An active memory and its chunks in a generation, at its current revision.
 
     Attributes:
-        settled: Its outbox row is not pending. One that is says nothing yet of what the index holds.
-        failed: It can never be indexed.
-        embedded: Numbers of its chunks with vectors, at its current revision.
+        settled: The outbox says, by a finished row or by none, that the index holds it. Of any other the index is still
+            to be told, or can never hold it.
+        whole: It has chunks, each with its vector. Where not, it was never embedded, or lost them.
+        embedded: Numbers of its chunks with vectors.
     """
 
     memory_id: UUID
     rev: int
     settled: bool
-    failed: bool
+    whole: bool
     embedded: list[int]
 
     def index_keys(self) -> list[IndexKey]:
@@ -192,16 +193,17 @@ async def expected_page(
     """The next active memories in the order of their ids, with what the index ought to hold of each."""
     rows = await connection.fetch(
         """
-        SELECT m.id AS memory_id, m.rev, o.memory_id IS NULL OR o.done_at IS NOT NULL OR o.failed_at IS NOT NULL
-            AS settled, o.failed_at IS NOT NULL AS failed, c.embedded
+        SELECT m.id AS memory_id, m.rev, o.memory_id IS NULL OR o.done_at IS NOT NULL AS settled,
+               c.chunks > 0 AND c.chunks = cardinality(c.embedded) AS whole, c.embedded
         FROM (
             SELECT id, rev FROM memory WHERE tenant_id = $1 AND id > $3 AND state = 'active' ORDER BY id LIMIT $4
         ) m
         LEFT JOIN outbox o ON o.tenant_id = $1 AND o.memory_id = m.id AND o.generation = $2 AND o.rev = m.rev
             AND o.op || '' = 'upsert'
         CROSS JOIN LATERAL (
-            SELECT coalesce(array_agg(n ORDER BY n), '{}') AS embedded FROM chunk
-            WHERE tenant_id = $1 AND memory_id = m.id AND generation = $2 AND rev = m.rev AND embedding IS NOT NULL
+            SELECT count(*) AS chunks, coalesce(array_agg(n ORDER BY n) FILTER (WHERE embedding IS NOT NULL), '{}')
+                AS embedded
+            FROM chunk WHERE tenant_id = $1 AND memory_id = m.id AND generation = $2 AND rev = m.rev
         ) c
         ORDER BY m.id
         """,

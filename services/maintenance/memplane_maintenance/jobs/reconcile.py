@@ -20,15 +20,17 @@ from memplane_core.domain.ports import VectorIndex
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage import reconcile, refill
-from memplane_core.storage.generations import generation_lives
+from memplane_core.storage.generations import generation_lives, is_fed
 from memplane_core.storage.jobs import Advance
 from memplane_core.storage.leases import release_lease, take_lease
 from memplane_core.storage.limits import recount_memories
 from memplane_core.storage.outbox import Revision
-from memplane_core.storage.reconcile import SettledMemory, StaleKey
+from memplane_core.storage.reconcile import StaleKey
+from memplane_core.storage.refill import ExpectedMemory
 from memplane_core.storage.session import Connection, Database
 from memplane_maintenance import metrics
 from memplane_maintenance.drain.terms import DRAIN_LEASE
+from memplane_maintenance.jobs.comparison import compare
 from memplane_maintenance.jobs.job import Finished, Run, StepResult, checkpoint_of
 
 log = get_logger(__name__)
@@ -184,29 +186,23 @@ class Reconcile:
         after, done = memo.after, run.record.done
         while True:
             async with self._database.tenant(run.tenant) as connection:
-                found = await reconcile.settled_page(
+                page = await refill.expected_page(
                     run.tenant, connection, generation=generation.number, after=after, limit=_MEMORIES
                 )
-            await self._send_missing(run, tally, generation, found.settled)
-            after, done = found.page.last, done + found.page.seen
-            if found.page.seen < _MEMORIES:
+            await self._send_missing(run, tally, generation, page)
+            done += len(page)
+            if len(page) < _MEMORIES:
                 return _advance(run, Memo(phase="keys", generation=generation.number), tally, done=done)
+            after = page[-1].memory_id
             if time.monotonic() >= ends_at:
                 return _advance(run, msgspec.structs.replace(memo, after=after), tally, done=done)
 
     async def _send_missing(
-        self, run: Run, tally: Tally, generation: Generation, settled: Sequence[SettledMemory]
+        self, run: Run, tally: Tally, generation: Generation, page: Sequence[ExpectedMemory]
     ) -> None:
-        expected = [key for memory in settled for key in memory.index_keys()]
-        present: frozenset[IndexKey] = frozenset()
-        if expected:
-            present = await self._index.keys_present(run.tenant, generation, expected)
-        lacking = {
-            memory.memory_id: memory
-            for memory in settled
-            if not memory.whole or not present.issuperset(memory.index_keys())
-        }
-        tally.add(checked=len(expected))
+        compared = await compare(run.tenant, self._index, generation, memories=page)
+        lacking = {memory.memory_id: memory for memory in compared.lacking}
+        tally.add(checked=compared.checked)
         if not lacking:
             return
         # One that was edited meanwhile has another revision, whose rows the drain is told of.
@@ -215,14 +211,14 @@ class Reconcile:
                 queued = await reconcile.still_settled(
                     run.tenant, connection, list(lacking.values()), generation=generation.number
                 )
-            elif not await reconcile.is_fed(run.tenant, connection, generation=generation.number):
+            elif not await is_fed(run.tenant, connection, generation=generation.number):
                 return
             else:
                 again = [Revision(memory.memory_id, memory.rev) for memory in lacking.values()]
                 queued = await refill.queue_again(run.tenant, connection, again, generation=generation.number)
         mended = [lacking[memory_id] for memory_id in queued]
         tally.add(
-            missing=sum(len(set(memory.index_keys()) - present) for memory in mended),
+            missing=sum(len(set(memory.index_keys()) - compared.present) for memory in mended),
             unqueued=sum(not memory.whole for memory in mended),
             requeued=len(mended),
         )
@@ -252,7 +248,7 @@ class Reconcile:
         behind = [its.key for its in stale if its.verdict == "behind"]
         if behind:
             async with self._database.tenant(tenant) as connection:
-                if await reconcile.is_fed(tenant, connection, generation=generation.number):
+                if await is_fed(tenant, connection, generation=generation.number):
                     await reconcile.queue_removals(tenant, connection, behind, generation=generation.number)
         return True
 

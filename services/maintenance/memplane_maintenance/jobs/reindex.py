@@ -13,7 +13,7 @@ import msgspec
 
 from memplane_core.contracts.job_runs import ReindexParams
 from memplane_core.domain.errors import NotFound
-from memplane_core.domain.index import Generation, IndexKey
+from memplane_core.domain.index import Generation
 from memplane_core.domain.ports import VectorIndex
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import generations, refill
@@ -22,6 +22,7 @@ from memplane_core.storage.jobs import Advance, end_job
 from memplane_core.storage.outbox import Revision
 from memplane_core.storage.session import Connection, Database
 from memplane_maintenance.drain import DrainReport
+from memplane_maintenance.jobs.comparison import compare
 from memplane_maintenance.jobs.job import EndedItself, Finished, JobFailed, Run, StepResult, checkpoint_of
 
 _PAGE: Final = 500
@@ -139,7 +140,7 @@ class Reindex:
         async with self._database.tenant(run.tenant) as connection:
             life = await _life(run.tenant, connection, memo.generation)
         if life is None or life.life not in ("building", "kept"):
-            raise JobFailed(f"generation {memo.generation} was dropped")
+            raise _dropped(memo.generation)
         return life.generation
 
     async def _fill(self, run: Run, memo: Memo) -> Advance:
@@ -148,6 +149,7 @@ class Reindex:
         after = memo.after
         while time.monotonic() < ends_at:
             async with self._database.tenant(run.tenant) as connection:
+                await _still_fed(run.tenant, connection, memo.generation)
                 page = await refill.queue_page(
                     run.tenant, connection, generation=memo.generation, after=after, limit=_PAGE
                 )
@@ -187,19 +189,12 @@ class Reindex:
         return _advance(run, msgspec.structs.replace(memo, after=after, missing=missing))
 
     async def _send_missing(self, tenant: TenantId, generation: Generation, page: list[refill.ExpectedMemory]) -> int:
-        wanted = [memory for memory in page if memory.settled and not memory.failed]
-        keys = [key for memory in wanted for key in memory.index_keys()]
-        present: frozenset[IndexKey] = frozenset()
-        if keys:
-            present = await self._index.keys_present(tenant, generation, keys)
-        missing = [
-            Revision(memory.memory_id, memory.rev)
-            for memory in wanted
-            if not memory.embedded or not present.issuperset(memory.index_keys())
-        ]
-        if not missing:
+        compared = await compare(tenant, self._index, generation, memories=page)
+        if not compared.lacking:
             return 0
+        missing = [Revision(memory.memory_id, memory.rev) for memory in compared.lacking]
         async with self._database.tenant(tenant) as connection:
+            await _still_fed(tenant, connection, generation.number)
             return len(await refill.queue_again(tenant, connection, missing, generation=generation.number))
 
     async def _proved(self, run: Run, memo: Memo, *, missing: int) -> Advance:
@@ -246,7 +241,7 @@ class Reindex:
                 await run.hold(connection)
                 await self._catch_up(run.tenant, connection, memo.generation)
                 if not await generations.activate(run.tenant, connection, memo.generation, grace_s=params.grace_s):
-                    raise JobFailed(f"generation {memo.generation} was dropped")
+                    raise _dropped(memo.generation)
                 await end_job(
                     run.tenant, connection, run.record.id, epoch=run.record.epoch, state="done", result=result
                 )
@@ -285,6 +280,16 @@ async def _life(tenant: TenantId, connection: Connection, number: int) -> Genera
     if not lives:
         raise JobFailed("the tenant is gone")
     return next((life for life in lives if life.generation.number == number), None)
+
+
+async def _still_fed(tenant: TenantId, connection: Connection, number: int) -> None:
+    """Another worker may have gone on with this job, and dropped what it builds, while this one was asleep."""
+    if not await generations.is_fed(tenant, connection, generation=number):
+        raise _dropped(number)
+
+
+def _dropped(number: int) -> JobFailed:
+    return JobFailed(f"generation {number} was dropped")
 
 
 async def _forecast(tenant: TenantId, connection: Connection, params: ReindexParams, *, total: int) -> dict[str, int]:
