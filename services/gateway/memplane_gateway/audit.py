@@ -23,7 +23,7 @@ from memplane_core.storage.audit import AuditPlace, AuditQuery
 from memplane_core.storage.session import Database
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.documents import NDJSON, answer, problems
-from memplane_gateway.queries import refuse_unknown
+from memplane_gateway.queries import refuse_unknown, unknown_cursor
 from memplane_gateway.tenants import PageCursor, PageLimit
 
 _PAGE: Final = "The newest first; `next_cursor` is null on the last page."
@@ -192,7 +192,7 @@ def _before(cursor: str | None) -> AuditPlace | None:
         microseconds, id_ = _PLACE.unpack(base64.b64decode(cursor, altchars=b"-_", validate=True))
         return AuditPlace(_EPOCH + timedelta(microseconds=microseconds), UUID(bytes=id_))
     except (binascii.Error, ValueError, OverflowError, struct.error):
-        raise invalid("cursor", "is none that this service has given out") from None
+        raise unknown_cursor() from None
 
 
 AUDIT_ROUTES: Final[Sequence[ControllerRouterHandler]] = (list_audit, export_audit, list_own_audit)

@@ -11,12 +11,12 @@ from litestar.types import ControllerRouterHandler
 
 from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.contracts.job_runs import Activation, GenerationList, GenerationView, JobView, ReindexStart
-from memplane_core.domain.errors import NotFound
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import refill
 from memplane_core.storage.generations import GenerationLife, generation_lives
 from memplane_core.storage.refill import ChunkCount, Waiting
 from memplane_core.storage.session import Database
+from memplane_core.storage.tenants import no_tenant
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.idempotency import IdempotencyKey
@@ -42,7 +42,7 @@ async def list_generations(tenant_id: FromPath[UUID], database: NamedDependency[
     async with database.tenant(tenant) as connection:
         lives = await generation_lives(tenant, connection)
         if not lives:
-            raise NotFound(f"there is no tenant with the id {str(tenant)!r}")
+            raise no_tenant(tenant)
         chunks = await refill.count_chunks(tenant, connection)
         waiting = {
             life.generation.number: await refill.waiting(tenant, connection, generation=life.generation.number)

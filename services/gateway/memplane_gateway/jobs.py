@@ -11,20 +11,20 @@ from litestar.types import ControllerRouterHandler
 
 from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.contracts.job_runs import JobPage, JobStart, JobView, Progress
-from memplane_core.domain.errors import NotFound, invalid
+from memplane_core.domain.errors import NotFound
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import jobs
 from memplane_core.storage.idempotency import Effect
 from memplane_core.storage.jobs import JobRecord
 from memplane_core.storage.session import Connection, Database
-from memplane_core.storage.tenants import get_tenant
+from memplane_core.storage.tenants import require_tenant
 from memplane_core.web.repeats import Once
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.deeds import carry_out, deed_of, done_before
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.idempotency import IdempotencyKey
 from memplane_gateway.job_kinds import JobKinds
-from memplane_gateway.queries import refuse_unknown
+from memplane_gateway.queries import id_of, refuse_unknown
 from memplane_gateway.settings import IndexDefaults
 from memplane_gateway.tenants import PageCursor, PageLimit
 
@@ -176,8 +176,7 @@ async def list_tenant_jobs(
     refuse_unknown(request, ("kind", "limit", "cursor"))
     tenant = TenantId(tenant_id)
     async with database.tenant(tenant) as connection:
-        if await get_tenant(tenant, connection) is None:
-            raise NotFound(f"there is no tenant with the id {str(tenant)!r}")
+        await require_tenant(tenant, connection)
     return await _page(tenant, database, kind=kind, limit=limit, cursor=cursor)
 
 
@@ -259,7 +258,7 @@ async def queue_job(
 
 
 async def _page(tenant: TenantId, database: Database, *, kind: str | None, limit: int, cursor: str | None) -> JobPage:
-    before = _before(cursor)
+    before = id_of(cursor)
     async with database.tenant(tenant) as connection:
         found = await jobs.list_jobs(tenant, connection, before=before, limit=limit + 1, kind=kind)
     page = [_view(job) for job in found[:limit]]
@@ -280,15 +279,6 @@ async def _cancel(
 
     asked = await carry_out(request, tenant, database, key=key, act=ask)
     return Response(await _get(tenant, database, job_id), headers=asked.headers)
-
-
-def _before(cursor: str | None) -> UUID | None:
-    if cursor is None:
-        return None
-    try:
-        return UUID(hex=cursor)
-    except ValueError:
-        raise invalid("cursor", "is none that this service has given out") from None
 
 
 def _found(job: JobRecord | None, job_id: UUID) -> JobView:

@@ -17,7 +17,7 @@ from memplane_core.storage import api_keys
 from memplane_core.storage.api_keys import StoredKey
 from memplane_core.storage.idempotency import Effect
 from memplane_core.storage.session import Connection, Database
-from memplane_core.storage.tenants import get_tenant
+from memplane_core.storage.tenants import require_tenant
 from memplane_core.web.repeats import Once
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.auth import KeyDirectory
@@ -65,8 +65,7 @@ class KeyDesk:
         made: list[StoredKey] = []
 
         async def create(connection: Connection) -> Effect:
-            if await get_tenant(tenant, connection) is None:
-                raise _no_tenant(tenant)
+            await require_tenant(tenant, connection)
             until = expires_at
             if by is not None:
                 _check_scopes(by, scopes)
@@ -94,8 +93,7 @@ class KeyDesk:
     async def page(self, tenant: TenantId, *, limit: int, cursor: str | None) -> KeyPage:
         """Keys in the order they were made. Raises NotFound where there is no such tenant, InvalidRequest."""
         async with self._database.tenant(tenant) as connection:
-            if await get_tenant(tenant, connection) is None:
-                raise _no_tenant(tenant)
+            await require_tenant(tenant, connection)
             found = await api_keys.list_api_keys(tenant, connection, after=cursor, limit=limit + 1)
         page = [_view(key) for key in found[:limit]]
         return KeyPage(results=page, next_cursor=page[-1].id if len(found) > limit else None)
@@ -214,10 +212,6 @@ def _expiry(given: datetime | None) -> datetime | None:
     if moment <= datetime.now(UTC):
         raise invalid("/expires_at", "must lie in the future")
     return moment
-
-
-def _no_tenant(tenant: TenantId) -> NotFound:
-    return NotFound(f"there is no tenant with the id {str(tenant)!r}")
 
 
 def _view(key: StoredKey) -> KeyView:

@@ -1,16 +1,15 @@
 """Admin routes for the limits of a tenant and of its keys. A tenant cannot set its own."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-import msgspec
 from litestar import Response, get, patch, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
-from msgspec import UNSET
 
+from memplane_core.contracts.checks import changed_fields
 from memplane_core.contracts.limits import (
     KeyLimits,
     KeyLimitsPatch,
@@ -19,13 +18,13 @@ from memplane_core.contracts.limits import (
     TenantLimitsPatch,
     TenantLimitsView,
 )
-from memplane_core.domain.errors import Fault, InvalidRequest
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import limits as stored
 from memplane_core.storage.idempotency import Effect
 from memplane_core.storage.session import Connection, Database
+from memplane_core.web.repeats import Once
 from memplane_core.web.request import ServiceRequest
-from memplane_gateway.deeds import carry_out
+from memplane_gateway.deeds import Act, carry_out
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.idempotency import IdempotencyKey
 from memplane_gateway.key_desk import check_key_id
@@ -78,8 +77,7 @@ async def set_tenant_limits(
         await stored.set_tenant_limits(tenant, connection, data)
         return Effect(str(tenant))
 
-    changed = await carry_out(request, tenant, database, key=idempotency_key, act=change)
-    limit_directory.forget(tenant)
+    changed = await _carry_out(request, tenant, database, limit_directory, key=idempotency_key, act=change)
     return Response(await _tenant_view(tenant, database, limit_directory), headers=changed.headers)
 
 
@@ -101,16 +99,15 @@ async def update_tenant_limits(
 ) -> Response[TenantLimitsView]:
     """Set what is named, and leave the rest; null goes back to the installation's default."""
     tenant = TenantId(tenant_id)
-    changes = _changes(data)
+    changes = changed_fields(data, noun="limit")
 
     async def change(connection: Connection) -> Effect:
         await stored.patch_tenant_limits(tenant, connection, changes)
         return Effect(str(tenant))
 
-    changed = await carry_out(
-        request, tenant, database, key=idempotency_key, act=change, details={"fields": sorted(changes)}
+    changed = await _carry_out(
+        request, tenant, database, limit_directory, key=idempotency_key, act=change, fields=sorted(changes)
     )
-    limit_directory.forget(tenant)
     return Response(await _tenant_view(tenant, database, limit_directory), headers=changed.headers)
 
 
@@ -153,8 +150,7 @@ async def set_key_limits(
         await stored.set_key_limits(tenant, connection, key_id=key_id, limits=data)
         return Effect(key_id)
 
-    changed = await carry_out(request, tenant, database, key=idempotency_key, act=change)
-    limit_directory.forget(tenant)
+    changed = await _carry_out(request, tenant, database, limit_directory, key=idempotency_key, act=change)
     return Response(await _key_view(tenant, database, key_id), headers=changed.headers)
 
 
@@ -177,25 +173,34 @@ async def update_key_limits(
 ) -> Response[KeyLimitsView]:
     """Set what is named, and leave the rest; null takes a limit away."""
     tenant = TenantId(tenant_id)
-    changes = _changes(data)
+    changes = changed_fields(data, noun="limit")
 
     async def change(connection: Connection) -> Effect:
         check_key_id(key_id)
         await stored.patch_key_limits(tenant, connection, key_id=key_id, changes=changes)
         return Effect(key_id)
 
-    changed = await carry_out(
-        request, tenant, database, key=idempotency_key, act=change, details={"fields": sorted(changes)}
+    changed = await _carry_out(
+        request, tenant, database, limit_directory, key=idempotency_key, act=change, fields=sorted(changes)
     )
-    limit_directory.forget(tenant)
     return Response(await _key_view(tenant, database, key_id), headers=changed.headers)
 
 
-def _changes(wanted: TenantLimitsPatch | KeyLimitsPatch) -> dict[str, Any]:
-    changes = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not UNSET}
-    if not changes:
-        raise InvalidRequest("the patch names no limit", faults=[Fault("", "name at least one limit to change")])
-    return changes
+async def _carry_out(
+    request: ServiceRequest,
+    tenant: TenantId,
+    database: Database,
+    directory: LimitDirectory,
+    *,
+    key: str | None,
+    act: Act,
+    fields: Sequence[str] | None = None,
+) -> Once[Effect]:
+    """Change limits once; this gateway knows it at once."""
+    details = None if fields is None else {"fields": fields}
+    changed = await carry_out(request, tenant, database, key=key, act=act, details=details)
+    directory.forget(tenant)
+    return changed
 
 
 async def _tenant_view(tenant: TenantId, database: Database, directory: LimitDirectory) -> TenantLimitsView:

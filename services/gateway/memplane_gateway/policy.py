@@ -1,7 +1,7 @@
 """Routes for a tenant's policy: its own, and the same for whoever operates the installation."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -9,10 +9,9 @@ from litestar import Response, get, patch
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
-from msgspec import UNSET
 
+from memplane_core.contracts.checks import changed_fields, check_weights
 from memplane_core.contracts.policy import Policy, PolicyPatch
-from memplane_core.domain.errors import Fault, InvalidRequest, invalid
 from memplane_core.domain.ranking import Weights
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.idempotency import Effect
@@ -105,15 +104,9 @@ async def _get(tenant: TenantId, database: Database) -> Policy:
 async def _change(
     request: ServiceRequest, tenant: TenantId, database: Database, *, wanted: PolicyPatch, key: str | None
 ) -> Response[Policy]:
-    changes: dict[str, Any] = {
-        name: msgspec.to_builtins(value)
-        for name in wanted.__struct_fields__
-        if (value := getattr(wanted, name)) is not UNSET
-    }
-    if not changes:
-        raise InvalidRequest("the patch names no field", faults=[Fault("", "name at least one field to change")])
-    if isinstance(wanted.weights, Weights) and wanted.weights.total == 0:
-        raise invalid("/weights", "at least one weight must be above 0")
+    changes = {name: msgspec.to_builtins(value) for name, value in changed_fields(wanted).items()}
+    if isinstance(wanted.weights, Weights):
+        check_weights(wanted.weights)
 
     async def change(connection: Connection) -> Effect:
         await change_policy(tenant, connection, changes=changes)

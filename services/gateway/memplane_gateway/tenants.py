@@ -14,7 +14,7 @@ from uuid_utils.compat import uuid7
 from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.contracts.admin import TenantCreate, TenantPage, TenantView
 from memplane_core.domain.embedding import ModelProfiles
-from memplane_core.domain.errors import EmbeddingUnavailable, NotFound, invalid
+from memplane_core.domain.errors import EmbeddingUnavailable, invalid
 from memplane_core.domain.index import Generation
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import tenants
@@ -26,7 +26,7 @@ from memplane_core.web.request import ServiceRequest
 from memplane_gateway.deeds import deed_of, tell
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.idempotency import IdempotencyKey
-from memplane_gateway.queries import refuse_unknown
+from memplane_gateway.queries import id_of, refuse_unknown
 from memplane_gateway.settings import IndexDefaults
 
 _TAGS: Final = ["Administration"]
@@ -111,20 +111,11 @@ async def list_tenants(
 ) -> TenantPage:
     """Page through all tenants."""
     refuse_unknown(request, ("limit", "cursor"))
-    after = _after(cursor)
+    after = id_of(cursor)
     async with database.system() as connection:
         found = await tenants.list_tenants(connection, after=after, limit=limit + 1)
     page = [_view(tenant) for tenant in found[:limit]]
     return TenantPage(results=page, next_cursor=page[-1].id.hex if len(found) > limit else None)
-
-
-def _after(cursor: str | None) -> UUID | None:
-    if cursor is None:
-        return None
-    try:
-        return UUID(hex=cursor)
-    except ValueError:
-        raise invalid("cursor", "is none that this service has given out") from None
 
 
 @get(
@@ -141,10 +132,7 @@ async def get_tenant(tenant_id: FromPath[UUID], database: NamedDependency[Databa
 
 async def _get(tenant: TenantId, database: Database) -> TenantView:
     async with database.tenant(tenant) as connection:
-        found = await tenants.get_tenant(tenant, connection)
-    if found is None:
-        raise NotFound(f"there is no tenant with the id {str(tenant)!r}")
-    return _view(found)
+        return _view(await tenants.require_tenant(tenant, connection))
 
 
 def _view(tenant: TenantRecord) -> TenantView:

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from memplane_core.contracts.checks import check_weights
 from memplane_core.contracts.memories import Degraded, FoundMemory, ScoreParts, SearchRequest, SearchResponse
 from memplane_core.contracts.policy import Policy
 from memplane_core.domain.binding import narrowed
@@ -19,7 +20,7 @@ from memplane_core.domain.errors import (
     Unavailable,
     invalid,
 )
-from memplane_core.domain.filters import Filter, matches, parse_filter
+from memplane_core.domain.filters import Filter, index_superset, matches, parse_filter
 from memplane_core.domain.index import FloatArray, Generation
 from memplane_core.domain.lexical import query_words
 from memplane_core.domain.memory import Memory, to_utc
@@ -126,6 +127,7 @@ class Searcher:
             vector=vector,
             question=Question(text=request.query, terms=words, model=model),
             where=where,
+            superset=index_superset(where, alive_at=0),
             top_k=request.top_k,
             candidates=min(max(wanted, request.top_k), MAX_CANDIDATES),
             min_relevance=policy.min_relevance if request.min_relevance is None else request.min_relevance,
@@ -239,8 +241,8 @@ def _wordy(generation: Generation) -> ModelProfile:
 def _check(request: SearchRequest) -> None:
     if request.weights is not None and request.preset is not None:
         raise invalid("/preset", "cannot be given together with weights")
-    if request.weights is not None and request.weights.total == 0:
-        raise invalid("/weights", "at least one weight must be above 0")
+    if request.weights is not None:
+        check_weights(request.weights)
 
 
 def _result(place: Placed, *, explain: bool) -> FoundMemory:

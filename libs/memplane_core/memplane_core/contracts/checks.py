@@ -1,14 +1,15 @@
 """Limits that a type cannot say: lengths in bytes, text that no store can keep, times out of range."""
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET
 
 from memplane_core.contracts.memories import BatchWrite, MemoryFields, MemoryPatch, MemoryWrite
-from memplane_core.domain.errors import Fault, InvalidRequest
+from memplane_core.domain.errors import Fault, InvalidRequest, invalid
 from memplane_core.domain.memory import CONTENT_BYTES, ENTITY_BYTES, LABEL_BYTES, METADATA_BYTES, METADATA_DEPTH
+from memplane_core.domain.ranking import Weights
 
 _BYTES = {
     "content": CONTENT_BYTES,
@@ -37,9 +38,27 @@ def check_batch(batch: BatchWrite) -> None:
 
 def check_patch(patch: MemoryPatch) -> None:
     """Raises InvalidRequest for a field that cannot be kept, or where nothing is to be changed."""
-    if all(getattr(patch, name) is UNSET for name in patch.__struct_fields__):
-        raise InvalidRequest("the patch names no field", faults=[Fault("", "name at least one field to change")])
+    changed_fields(patch)
     _raise(_faults(patch, ""))
+
+
+def changed_fields(patch: msgspec.Struct, *, noun: str = "field") -> dict[str, Any]:
+    """What a patch names, by field. Raises InvalidRequest where that is nothing.
+
+    Args:
+        patch: A field that it leaves out is UNSET.
+        noun: What a field of it is called.
+    """
+    named = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not UNSET}
+    if not named:
+        raise InvalidRequest(f"the patch names no {noun}", faults=[Fault("", f"name at least one {noun} to change")])
+    return named
+
+
+def check_weights(weights: Weights) -> None:
+    """Raises InvalidRequest where no part of a score would count."""
+    if weights.total == 0:
+        raise invalid("/weights", "at least one weight must be above 0")
 
 
 def text_faults(text: str, pointer: str, limit: int) -> list[Fault]:

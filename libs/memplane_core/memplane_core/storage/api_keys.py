@@ -107,7 +107,7 @@ async def get_api_key(tenant: TenantId, connection: Connection, *, key_id: str, 
         f"SELECT * FROM api_key WHERE tenant_id = $1 AND id = $2{' FOR NO KEY UPDATE' if lock else ''}", tenant, key_id
     )
     if row is None:
-        raise _no_key(key_id)
+        raise no_key(key_id)
     return _record(row)
 
 
@@ -124,7 +124,7 @@ async def revoke_api_key(tenant: TenantId, connection: Connection, *, key_id: st
         key_id,
     )
     if found is None:
-        raise _no_key(key_id)
+        raise no_key(key_id)
 
 
 async def replace_api_key(
@@ -196,7 +196,8 @@ async def mark_keys_used(connection: Connection, *, uses: Mapping[str, datetime]
     await connection.execute("SELECT mark_keys_used($1, $2)", list(uses), list(uses.values()))
 
 
-def _no_key(key_id: str) -> NotFound:
+def no_key(key_id: str) -> NotFound:
+    """What is raised where the tenant has no such key."""
     return NotFound(f"the tenant has no key with the id {key_id!r}")
 
 

@@ -6,9 +6,10 @@ from typing import Any, cast
 import msgspec
 
 from memplane_core.contracts.limits import EffectiveLimits, KeyLimits, TenantLimits
-from memplane_core.domain.errors import NotFound
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.api_keys import no_key
 from memplane_core.storage.session import Connection
+from memplane_core.storage.tenants import no_tenant
 
 
 class Recount(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ async def tenant_limits(tenant: TenantId, connection: Connection) -> TenantLimit
     """As they were set. Raises NotFound where there is no such tenant, or no more."""
     row = await connection.fetchrow("SELECT limits FROM tenant WHERE id = $1 AND deleted_at IS NULL", tenant)
     if row is None:
-        raise NotFound(f"there is no tenant with the id {str(tenant)!r}")
+        raise no_tenant(tenant)
     return msgspec.convert(row["limits"], TenantLimits)
 
 
@@ -48,7 +49,7 @@ async def set_tenant_limits(tenant: TenantId, connection: Connection, limits: Te
         "UPDATE tenant SET limits = $2 WHERE id = $1 AND deleted_at IS NULL RETURNING id", tenant, _record(limits)
     )
     if found is None:
-        raise NotFound(f"there is no tenant with the id {str(tenant)!r}")
+        raise no_tenant(tenant)
 
 
 async def patch_tenant_limits(
@@ -59,7 +60,7 @@ async def patch_tenant_limits(
         "SELECT limits FROM tenant WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE", tenant
     )
     if row is None:
-        raise NotFound(f"there is no tenant with the id {str(tenant)!r}")
+        raise no_tenant(tenant)
     limits = msgspec.structs.replace(msgspec.convert(row["limits"], TenantLimits), **changes)
     await set_tenant_limits(tenant, connection, limits)
     return limits
@@ -73,7 +74,7 @@ async def key_limits(tenant: TenantId, connection: Connection, *, key_id: str, l
         key_id,
     )
     if row is None:
-        raise NotFound(f"the tenant has no key with the id {key_id!r}")
+        raise no_key(key_id)
     return msgspec.convert(row["limits"], KeyLimits)
 
 
@@ -83,7 +84,7 @@ async def set_key_limits(tenant: TenantId, connection: Connection, *, key_id: st
         "UPDATE api_key SET limits = $3 WHERE tenant_id = $1 AND id = $2 RETURNING id", tenant, key_id, _record(limits)
     )
     if found is None:
-        raise NotFound(f"the tenant has no key with the id {key_id!r}")
+        raise no_key(key_id)
 
 
 async def patch_key_limits(

@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from memplane_core.domain.errors import Conflict
+from memplane_core.domain.errors import Conflict, NotFound
 from memplane_core.domain.index import Generation
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.session import Connection, Row
@@ -65,6 +65,19 @@ async def get_tenant(tenant: TenantId, connection: Connection) -> TenantRecord |
         "SELECT id, name, created_at, active_generation FROM tenant WHERE id = $1 AND deleted_at IS NULL", tenant
     )
     return None if row is None else _record(row)
+
+
+async def require_tenant(tenant: TenantId, connection: Connection) -> TenantRecord:
+    """The tenant. Raises NotFound where there is none of that id, or no more."""
+    found = await get_tenant(tenant, connection)
+    if found is None:
+        raise no_tenant(tenant)
+    return found
+
+
+def no_tenant(tenant: TenantId) -> NotFound:
+    """What is raised where there is no such tenant, or no more."""
+    return NotFound(f"there is no tenant with the id {str(tenant)!r}")
 
 
 async def list_tenants(connection: Connection, *, after: UUID | None, limit: int) -> Sequence[TenantRecord]:
