@@ -3,6 +3,7 @@
 import asyncio
 from uuid import UUID
 
+import msgspec
 import pytest
 from tests.integration.maintenance.reindexing import Reindexing, TwoModels, Worker
 
@@ -12,8 +13,10 @@ from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.jobs import ask_cancel
 from memplane_core.storage.session import Database, is_contention
 from memplane_core.testing.embedder import POISON
-from memplane_core.testing.faults import Died, MortalDatabase, MortalIndex, Mortality
+from memplane_core.testing.faults import Died, MortalDatabase, MortalIndex, Mortality, SleepyDatabase
 from memplane_core.testing.memories import MemoryDesk
+from memplane_maintenance.jobs.job import JobFailed, Run, checkpoint_of
+from memplane_maintenance.jobs.reindex import Memo, Reindex
 
 pytestmark = pytest.mark.anyio
 
@@ -257,6 +260,32 @@ class TestEnding:
         assert (await reindexing.worker.retirement.run(desk.tenant)).dropped == 1
         assert await reindexing.rows_of(2) == (0, 0)
         assert (await reindexing.finish(await reindexing.ask())).result["generation"] == 3
+
+    async def test_a_worker_that_slept_through_the_end_of_its_run_queues_nothing_for_what_was_dropped(
+        self, reindexing: Reindexing
+    ) -> None:
+        desk = reindexing.desk
+        await desk.write(*TEXTS)
+        job_id = await reindexing.ask()
+        reindexing.embedder.down = True
+        await reindexing.slice(job_id)
+        record = msgspec.structs.replace(
+            await reindexing.job(job_id), checkpoint=checkpoint_of(Memo(phase="fill", generation=2))
+        )
+
+        async def end() -> None:
+            async with desk.database.tenant(desk.tenant) as connection:
+                await ask_cancel(desk.tenant, connection, job_id)
+            assert (await reindexing.finish(job_id)).state == "cancelled"
+            assert (await reindexing.worker.retirement.run(desk.tenant)).dropped == 1
+
+        # It has read its generation, and is about to queue.
+        asleep = Reindex(
+            SleepyDatabase(desk.database, end, before=2), reindexing.index, reindexing.worker.drainer.drain
+        )
+        with pytest.raises(JobFailed, match="was dropped"):
+            await asleep.step(Run(desk.tenant, record))
+        assert await reindexing.rows_of(2) == (0, 0)
 
     async def test_cancelled_before_anybody_took_it_it_ends_at_once(self, reindexing: Reindexing) -> None:
         job_id = await reindexing.ask()

@@ -52,6 +52,30 @@ class MortalDatabase(Database):
         self._mortality.moment()
 
 
+class SleepyDatabase(Database):
+    """A database seen from a process that sleeps before one of its transactions, while others go on.
+
+    Args:
+        database: Where.
+        meanwhile: What happens while it sleeps.
+        before: Which transaction, from 1.
+    """
+
+    def __init__(self, database: Database, meanwhile: Callable[[], Awaitable[None]], *, before: int) -> None:
+        self._inner = database
+        self._meanwhile = meanwhile
+        self._left = before
+
+    @asynccontextmanager
+    async def tenant(self, tenant: TenantId) -> AsyncGenerator[Connection]:
+        """A transaction of the tenant."""
+        self._left -= 1
+        if self._left == 0:
+            await self._meanwhile()
+        async with self._inner.tenant(tenant) as connection:
+            yield connection
+
+
 class MortalIndex(MemoryIndex):
     """An index seen from a process that may die before a call, or after it took effect and before the answer."""
 
