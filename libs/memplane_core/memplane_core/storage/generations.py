@@ -128,13 +128,21 @@ async def hold_writes(tenant: TenantId, connection: Connection, *, wait_s: float
     await connection.execute(f"SELECT pg_advisory_xact_lock({_WRITERS})", tenant)
 
 
+async def join_writers(tenant: TenantId, connection: Connection) -> None:
+    """Keep the set of generations, and which of them is active, as it is until the transaction ends.
+
+    For those whose statements do not call `fed_generations` of the schema. See `hold_writes`, which waits for them.
+    """
+    await connection.execute(f"SELECT pg_advisory_xact_lock_shared({_WRITERS})", tenant)
+
+
 async def is_fed(tenant: TenantId, connection: Connection, *, generation: int) -> bool:
     """Whether rows may be queued for a generation: it stays fed until the transaction ends.
 
     Takes the lock that writers take (`hold_writes`): what is queued for one that is being dropped would be
     left behind.
     """
-    await connection.execute(f"SELECT pg_advisory_xact_lock_shared({_WRITERS})", tenant)
+    await join_writers(tenant, connection)
     found = await connection.fetchval(
         f"SELECT EXISTS (SELECT FROM generation WHERE tenant_id = $1 AND number = $2 AND {FED})", tenant, generation
     )

@@ -9,13 +9,14 @@ import asyncpg
 import msgspec
 
 from memplane_core.domain.chunking import FindableText
-from memplane_core.domain.memory import Memory
+from memplane_core.domain.memory import Memory, head_of
 from memplane_core.domain.tenancy import Principal, TenantId
+from memplane_core.domain.text import terms
 from memplane_core.storage.chunks import OwnedChunk, chunk_columns, insert_chunks
 from memplane_core.storage.exact_json import exact_json
 from memplane_core.storage.generations import FED
-from memplane_core.storage.memories import Revision
-from memplane_core.storage.outbox import OR_AGAIN
+from memplane_core.storage.memories import Revision as MemoryRevision
+from memplane_core.storage.outbox import OR_AGAIN, Revision
 from memplane_core.storage.session import Connection
 from memplane_core.storage.words import Moved, Owner, Words, move_words, replace_words, word_columns
 
@@ -185,7 +186,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         changed: Old values of the fields that change, for the history.
     """
 
-    before: Revision
+    before: MemoryRevision
     after: Memory
     occurred_given: bool
     dedup_key: bytes | None
@@ -228,21 +229,29 @@ async def update(principal: Principal, connection: Connection, changes: Sequence
         raise PlaceTakenError from error
     reindexed = sorted((change for change in changes if change.reindex), key=lambda change: change.after.id)
     if reindexed:
-        await _requeue(tenant, connection, reindexed)
+        await requeue(tenant, connection, [Revision(change.after.id, change.rev) for change in reindexed])
         await _reword(tenant, connection, reindexed, generation=generation)
 
 
 async def _reword(tenant: TenantId, connection: Connection, changes: Sequence[Change], *, generation: int) -> None:
-    """New words and chunks where the text is new; where only the owner is, the words are looked up under that one."""
+    """New words and chunks where the text is new; where only the owner is, the words are looked up under that one.
+
+    A memory that comes back has lost its words, and gets them again.
+    """
     rewritten = [(change, change.text) for change in changes if change.text is not None]
     if rewritten:
         words = [_words(change.after, text) for change, text in rewritten]
         await replace_words(tenant, connection, words)
         await _replace_chunks(tenant, connection, [change for change, _ in rewritten], generation=generation)
+    back = [change.after for change in changes if change.text is None and change.revive]
+    if back:
+        await replace_words(tenant, connection, [words_of(memory) for memory in back])
     moved = [
         Moved(change.after.id, before, after)
         for change in changes
-        if change.text is None and (before := _owner(change.before.memory)) != (after := _owner(change.after))
+        if change.text is None
+        and not change.revive
+        and (before := _owner(change.before.memory)) != (after := _owner(change.after))
     ]
     if moved:
         await move_words(tenant, connection, moved)
@@ -250,6 +259,12 @@ async def _reword(tenant: TenantId, connection: Connection, changes: Sequence[Ch
 
 def _words(memory: Memory | NewMemory, text: FindableText) -> Words:
     return Words(memory.id, text.terms, _owner(memory))
+
+
+def words_of(memory: Memory) -> Words:
+    """A memory's words, made from its text."""
+    head = head_of(memory.actor, memory.occurred_at)
+    return Words(memory.id, terms(head + memory.content), _owner(memory))
 
 
 def _owner(memory: Memory | NewMemory) -> Owner:
@@ -274,10 +289,15 @@ async def release_places(tenant: TenantId, connection: Connection, memory_ids: S
     )
 
 
-async def _requeue(tenant: TenantId, connection: Connection, changes: Sequence[Change]) -> None:
-    """Ask the index to drop the old revisions and take the new ones, whose chunks are the old ones until replaced.
+async def requeue(tenant: TenantId, connection: Connection, revisions: Sequence[Revision]) -> None:
+    """Ask the index to drop the old revisions and take these new ones, whose chunks are the old ones until replaced.
 
     A revision that was removed before, while its memory was hidden, is removed again.
+
+    Args:
+        tenant: Whose they are.
+        connection: A transaction of the tenant that holds the writers' lock: see `generations.join_writers`.
+        revisions: In the order of their memories, which are locked.
     """
     await connection.execute(
         f"""
@@ -301,8 +321,8 @@ async def _requeue(tenant: TenantId, connection: Connection, changes: Sequence[C
         UPDATE chunk c SET rev = i.rev FROM input i WHERE c.tenant_id = $1 AND c.memory_id = i.memory_id
         """,
         tenant,
-        [change.after.id for change in changes],
-        [change.rev for change in changes],
+        [revision.memory_id for revision in revisions],
+        [revision.rev for revision in revisions],
     )
 
 
