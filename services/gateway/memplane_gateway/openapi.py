@@ -19,6 +19,7 @@ from memplane_core.web.request import ServiceRequest
 from memplane_gateway import examples
 from memplane_gateway.documents import problems
 from memplane_gateway.limits import NO_POLICY
+from memplane_gateway.route_access import access_of
 from memplane_gateway.schemas import Json, body_schemas
 from memplane_gateway.system import VERSION, Version
 from memplane_gateway.whoami import Caller
@@ -88,7 +89,12 @@ _CONFIG: Final = OpenAPIConfig(
     ],
     components=Components(
         security_schemes={
-            "apiKey": SecurityScheme("http", scheme="bearer", description="`Authorization: Bearer mp_live_...`"),
+            "apiKey": SecurityScheme(
+                "http",
+                scheme="bearer",
+                description="`Authorization: Bearer mp_live_...`. What an operation lists beside it is the scope that "
+                "the key needs.",
+            ),
             "apiKeyHeader": SecurityScheme("apiKey", name="X-API-Key", security_scheme_in="header"),
             "adminKey": SecurityScheme("http", scheme="bearer", description="The installation's admin key."),
         }
@@ -136,7 +142,7 @@ def describe(routes: Sequence[ControllerRouterHandler], *, dependencies: Sequenc
     document = cast("Json", msgspec.to_builtins(app.openapi_schema.to_schema(), str_keys=True))
     document["components"]["schemas"] = body_schemas(_BODIES)
     for method, path, operation in _operations(document):
-        _secure(operation, admin_route=path.startswith("/admin/"))
+        _secure(operation, method, path)
         if path.startswith("/admin/") and method != "get":
             operation["responses"]["403"] = {**operation["responses"]["401"], "description": _READS_ONLY}
         _set_parameters(operation)
@@ -163,13 +169,16 @@ def _operations(document: Json) -> Iterator[tuple[str, str, Json]]:
                 yield method, path, cast("Json", operation)
 
 
-def _secure(operation: Json, *, admin_route: bool) -> None:
+def _secure(operation: Json, method: str, path: str) -> None:
+    """Which kind of key opens it, and with which scope."""
     if operation["operationId"] in _PUBLIC:
         operation["security"] = []
-    elif admin_route:
+    elif path.startswith("/admin/"):
         operation["security"] = [{"adminKey": []}]
     else:
-        operation["security"] = [{"apiKey": []}, {"apiKeyHeader": []}]
+        access = access_of(method.upper(), path)
+        scopes = [access.scope] if access is not None and access.scope is not None else []
+        operation["security"] = [{"apiKey": scopes}, {"apiKeyHeader": scopes}]
 
 
 def _set_parameters(operation: Json) -> None:
