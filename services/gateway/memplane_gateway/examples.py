@@ -34,6 +34,11 @@ _MEMORY: Final[dict[str, Any]] = {
     "index_error": None,
 }
 
+_KEY: Final[dict[str, Any]] = {"name": "app", "scopes": ["memories:read", "memories:write"]}
+_ROTATION: Final[dict[str, Any]] = {"overlap_s": 3600}
+_POLICY: Final[dict[str, Any]] = {"default_importance": 0.4, "require_user": False}
+_RATE: Final[dict[str, Any]] = {"requests": 100, "seconds": 1}
+
 REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "writeMemory": {
         "content": "I moved from Oslo to Lisbon in March.",
@@ -74,7 +79,16 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "startTenantJob": {"kind": "reindex", "model": "multilingual-e5-small"},
     "activateGeneration": {"grace_s": 604800},
     "createTenant": {"name": "acme"},
-    "createKey": {"name": "app", "scopes": ["memories:read", "memories:write"]},
+    "createKey": _KEY,
+    "createOwnKey": _KEY,
+    "rotateKey": _ROTATION,
+    "rotateOwnKey": _ROTATION,
+    "updatePolicy": _POLICY,
+    "updateTenantPolicy": _POLICY,
+    "setTenantLimits": {"search": _RATE, "stored_memories": 1_000_000, "tokens_a_day": "unlimited"},
+    "updateTenantLimits": {"stored_memories": 2_000_000},
+    "setKeyLimits": {"write": _RATE, "batch_items": 100},
+    "updateKeyLimits": {"batch_items": None},
 }
 """Request bodies by operation id."""
 

@@ -235,7 +235,7 @@ def _set_examples(operation: Json) -> None:
     """Named examples: the documentation page cannot show a bare one that holds a null."""
     name: str = operation["operationId"]
     if name in examples.REQUESTS:
-        body = operation["requestBody"]["content"]["application/json"]
+        [body] = operation["requestBody"]["content"].values()
         body["examples"] = {"request": {"value": examples.REQUESTS[name]}}
     for status, example in examples.ANSWERS.get(name, {}).items():
         body = operation["responses"][status]["content"]["application/json"]

@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from litestar.handlers import HTTPRouteHandler
 
-from memplane_core.contracts import admin, job_runs, lists, memories
+from memplane_core.contracts import lists, memories
 from memplane_core.contracts.checks import check_batch, check_patch, check_write
 from memplane_core.domain.errors import MemplaneError
 from memplane_core.domain.filters import FIELDS, operators_of, parse_filter
@@ -199,7 +200,16 @@ class TestOpenApi:
 
 
 class TestExamples:
-    def test_request_examples_are_valid_requests(self) -> None:
+    def test_every_request_body_has_one_that_its_route_takes(self) -> None:
+        routes = [route for route in ROUTES if isinstance(route, HTTPRouteHandler)]
+        for route in routes:
+            if (field := route.parsed_data_field) is not None:
+                name = str(route.operation_id)
+                assert name in examples.REQUESTS, f"{name}: give an example of its body in gateway/examples.py"
+                msgspec.convert(examples.REQUESTS[name], field.annotation)
+        assert examples.REQUESTS.keys() <= {route.operation_id for route in routes}
+
+    def test_request_examples_keep_to_what_no_type_says(self) -> None:
         def read(name: str, type_: Any) -> Any:
             return msgspec.convert(examples.REQUESTS[name], type_)
 
@@ -208,12 +218,6 @@ class TestExamples:
         check_patch(read("updateMemory", memories.MemoryPatch))
         parse_filter(read("searchMemories", memories.SearchRequest).filters)
         parse_filter(read("listMatchingMemories", lists.ListRequest).filters)
-        read("createTenant", admin.TenantCreate)
-        read("createKey", admin.KeyCreate)
-        read("startJob", job_runs.JobStart)
-        read("startTenantJob", job_runs.JobStart)
-        read("activateGeneration", job_runs.Activation)
-        assert len(examples.REQUESTS) == 10
 
     def test_answer_examples_have_exactly_the_fields_of_answers(self) -> None:
         for name, status, type_ in (
