@@ -14,10 +14,10 @@ from memplane_core.domain.errors import IndexUnavailable
 from memplane_core.domain.filters import fingerprint, seen_by_index
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.ports import VectorIndex
-from memplane_core.domain.ranking import Origin
+from memplane_core.domain.ranking import Candidate, Origin
 from memplane_core.domain.text import TERM_BYTES
 from memplane_core.observability.logs import get_logger
-from memplane_core.storage import candidates, words
+from memplane_core.storage import candidates, pool, words
 from memplane_core.storage.candidates import SCAN_LIMIT, Fresh
 from memplane_core.storage.generations import active_generation
 from memplane_core.storage.session import Connection, Database
@@ -57,6 +57,7 @@ class Nominated(msgspec.Struct, frozen=True, kw_only=True):
         limit: How many each arm was asked for.
         short: The deciding arm gave fewer: the index, or without a vector the words.
         whole: Nobody could nominate more.
+        read: Those of them that were read while the index was being asked.
     """
 
     origins: dict[UUID, Origin]
@@ -64,6 +65,7 @@ class Nominated(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     short: bool
     whole: bool
+    read: dict[UUID, Candidate] = {}
 
 
 class Nominator:
@@ -132,6 +134,7 @@ class Nominator:
         )
         known = self._answers.find(key)
         asking: asyncio.Task[list[UUID]] | None = None
+        read: list[Candidate] = []
         try:
             async with self._database.tenant(query.tenant) as connection:
                 if known is None:
@@ -139,6 +142,15 @@ class Nominator:
                     asking = self._ask(query, vector, limit=limit)
                 fresh = await self._fresh(query, connection, limit=limit, known=known)
                 worded = await _worded(query, connection, limit=limit)
+                if asking is not None:  # else all is read at once
+                    read = await pool.read_pool(
+                        query.tenant,
+                        connection,
+                        {*worded, *fresh.ids},
+                        generation=query.generation.number,
+                        vector=vector,
+                        where=query.where,
+                    )
             if known is None or not fresh.settled:
                 asking = asking or self._ask(query, vector, limit=limit)
                 near = await asking
@@ -164,6 +176,7 @@ class Nominator:
             limit=limit,
             short=known.short,
             whole=False,
+            read={candidate.memory_id: candidate for candidate in read},
         )
 
     def _ask(self, query: Query, vector: FloatArray, *, limit: int) -> asyncio.Task[list[UUID]]:

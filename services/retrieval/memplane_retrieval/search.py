@@ -25,7 +25,7 @@ from memplane_core.domain.index import FloatArray, Generation
 from memplane_core.domain.lexical import query_words
 from memplane_core.domain.memory import Memory, to_utc
 from memplane_core.domain.ports import Embedder
-from memplane_core.domain.ranking import Candidate, Question, Ranked, rank
+from memplane_core.domain.ranking import Candidate, Origin, Question, Ranked, rank
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.domain.text import terms
 from memplane_core.observability.logs import get_logger
@@ -174,7 +174,11 @@ class Searcher:
             except (EmbeddingUnavailable, NotFound) as error:
                 _log.warning("searched without the reranker", reason=str(error))
                 degraded.append("rerank")
-        return [_result(place, explain=query.explain) for place in best[: query.top_k]], degraded
+        results = [
+            _result(place, origin=nominated.origins[place.memory.id], explain=query.explain)
+            for place in best[: query.top_k]
+        ]
+        return results, degraded
 
     async def _best(self, query: Query, nominated: Nominated) -> list[Placed] | None:
         """Read the nominees, rank those that may be shown and fetch the best; None where more have to be nominated."""
@@ -182,36 +186,52 @@ class Searcher:
             return [] if nominated.whole else None
         wanted = max(query.top_k, self._settings.rerank_candidates) if query.rerank else query.top_k
         async with self._database.tenant(query.tenant) as connection:
-            pool = await read_pool(
+            unread = [memory_id for memory_id in nominated.origins if memory_id not in nominated.read]
+            rest = await read_pool(
                 query.tenant,
                 connection,
-                nominated.origins,
+                unread,
                 generation=query.generation.number,
                 vector=query.vector,
                 where=query.where,
             )
+            pool = [*nominated.read.values(), *rest]
             if len(pool) < query.top_k and not nominated.whole:
                 return None
             POOL_SIZE.observe(len(pool))
-            if len(pool) <= _AT_ONCE:
-                return await self._placed(query, connection, _ranked(query, pool), wanted=wanted)
-        ranked = await asyncio.to_thread(_ranked, query, pool)
-        async with self._database.tenant(query.tenant) as connection:
-            return await self._placed(query, connection, ranked, wanted=wanted)
+            few = len(pool) <= _AT_ONCE
+            best = await self._placed(query, connection, _ranked(query, pool), wanted=wanted) if few else []
+        if not few:
+            ranked = await asyncio.to_thread(_ranked, query, pool)
+            async with self._database.tenant(query.tenant) as connection:
+                best = await self._placed(query, connection, ranked, wanted=wanted)
+        if any(_changed(place) for place in best if place.memory.id in nominated.read):
+            # It was changed while the index was being asked: all are read as they are now.
+            return await self._best(query, msgspec.structs.replace(nominated, read={}))
+        return best
 
     async def _placed(
         self, query: Query, connection: Connection, ranked: Sequence[Ranked], *, wanted: int
     ) -> list[Placed]:
-        """The best with what is shown of them; what was changed meanwhile, and matches no more, is left out."""
-        best = [place for place in ranked if place.relevance >= query.min_relevance][:wanted]
-        found = await memories.read(query.tenant, connection, [place.candidate.memory_id for place in best])
-        return [
-            Placed(ranked=place, memory=memory, score=place.score)
-            for place in best
-            if (memory := found.get(place.candidate.memory_id)) is not None
-            and memory.state == "active"
-            and matches(query.where, memory)
-        ]
+        """The best with what is shown of them; what matches no more since it was read makes room for others."""
+        best = [place for place in ranked if place.relevance >= query.min_relevance]
+        placed: list[Placed] = []
+        while best and len(placed) < wanted:
+            room = wanted - len(placed)
+            some, best = best[:room], best[room:]
+            found = await memories.read(query.tenant, connection, [place.candidate.memory_id for place in some])
+            placed += [
+                Placed(ranked=place, memory=memory, score=place.score)
+                for place in some
+                if (memory := found.get(place.candidate.memory_id)) is not None
+                and memory.state == "active"
+                and matches(query.where, memory)
+            ]
+        return placed
+
+
+def _changed(place: Placed) -> bool:
+    return place.memory.version != place.ranked.candidate.version
 
 
 def _ranked(query: Query, pool: Sequence[Candidate]) -> list[Ranked]:
@@ -245,16 +265,16 @@ def _check(request: SearchRequest) -> None:
         check_weights(request.weights)
 
 
-def _result(place: Placed, *, explain: bool) -> FoundMemory:
+def _result(place: Placed, *, origin: Origin, explain: bool) -> FoundMemory:
     return FoundMemory(
         **{name: getattr(place.memory, name) for name in Memory.__struct_fields__},
         score=place.score,
         relevance=place.ranked.relevance,
-        explain=_parts(place) if explain else msgspec.UNSET,
+        explain=_parts(place, origin) if explain else msgspec.UNSET,
     )
 
 
-def _parts(place: Placed) -> ScoreParts:
+def _parts(place: Placed, origin: Origin) -> ScoreParts:
     ranked = place.ranked
     return ScoreParts(
         cosine=ranked.candidate.cosine,
@@ -269,5 +289,5 @@ def _parts(place: Placed) -> ScoreParts:
         importance=ranked.candidate.importance,
         priority=ranked.priority,
         rerank=place.rerank,
-        origin=ranked.candidate.origin,
+        origin=origin,
     )

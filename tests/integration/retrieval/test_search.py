@@ -145,6 +145,26 @@ class TestStaleIndexRowsNeverSurface:
         assert result["content"] == "ann lives in lyon"
         assert result["explain"]["cosine"] > 0.6
 
+    async def test_a_memory_deleted_while_the_index_is_asked_leaves_its_place_to_the_next(
+        self, client: httpx2.AsyncClient, service: Any
+    ) -> None:
+        first = await _write(client, content="ann lives in lyon")
+        await _write(client, content="ann lived in paris")
+        await service.tell_index(shown=True)
+        index: MemoryIndex = service.index
+        searched = index.search
+
+        async def delete_then_search(*args: Any, **kwargs: Any) -> Any:
+            hits = await searched(*args, **kwargs)
+            await client.delete(f"/v1/memories/{first['id']}")
+            return hits
+
+        index.search = delete_then_search
+        async with service.running() as second:
+            answer = await _search(second, "ann lives in lyon", top_k=1)
+
+        assert _contents(answer) == ["ann lived in paris"]
+
 
 class TestTopK:
     async def test_expired_rows_do_not_starve_it(

@@ -21,6 +21,7 @@ MATCH = Weights(match=1, recency=0, importance=0, priority=0)
 def _memory(n: int, text: str = "", *, cosine: float | None = 0.5, hours: float = 0.0, **fields: Any) -> Candidate:
     given: dict[str, Any] = {
         "memory_id": UUID(int=n),
+        "version": 1,
         "cosine": cosine,
         "terms": terms(text),
         "session": None,
@@ -30,7 +31,6 @@ def _memory(n: int, text: str = "", *, cosine: float | None = 0.5, hours: float 
         "importance": 0.5,
         "priority": 3,
         "last_accessed_at": NOW - timedelta(hours=hours),
-        "origin": "index",
     }
     return Candidate(**(given | fields))
 

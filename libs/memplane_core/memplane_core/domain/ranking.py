@@ -91,16 +91,17 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A memory that may answer the query, as Postgres has it now.
 
     Attributes:
+        version: Of the memory, as it was read.
         cosine: Of the query and the memory's best chunk, -1..1; None where one of the two has no vector.
         terms: Packed, of its head and text (`domain.text.terms`).
         session: The same number for memories of one user, agent and session; None for one of no session.
         actor: Who said or did it.
         occurred_at: When it happened.
         question: Its text ends in a question mark.
-        origin: Where it was found.
     """
 
     memory_id: UUID
+    version: int
     cosine: float | None
     terms: bytes
     session: int | None
@@ -110,7 +111,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     importance: float
     priority: int
     last_accessed_at: datetime
-    origin: Origin
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):

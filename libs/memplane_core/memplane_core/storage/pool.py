@@ -1,11 +1,12 @@
 """Reads nominated memories as ranking needs them: at their newest revision, and only those that may be shown."""
 
+from collections.abc import Collection
 from typing import Any, Final
 from uuid import UUID
 
 from memplane_core.domain.filters import Filter
 from memplane_core.domain.index import FloatArray
-from memplane_core.domain.ranking import Candidate, Origin
+from memplane_core.domain.ranking import Candidate
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.filter_sql import conditions, fetch_matching
 from memplane_core.storage.memories import ALIVE
@@ -19,7 +20,7 @@ beginning speaks, or a pool of long memories would be megabytes."""
 async def read_pool(
     tenant: TenantId,
     connection: Connection,
-    origins: dict[UUID, Origin],
+    ids: Collection[UUID],
     *,
     generation: int,
     vector: FloatArray | None,
@@ -30,12 +31,11 @@ async def read_pool(
     Args:
         tenant: Whose they are.
         connection: A transaction of the tenant.
-        origins: The nominated, and where each was found.
+        ids: The nominated.
         generation: Whose chunks are compared.
         vector: Of the query; without it no candidate has a cosine.
         where: The search's whole filter.
     """
-    ids = list(origins)
     values: list[Any] = [tenant, ids, generation, None if vector is None else pack_vector(vector)]
     matching = conditions(where, values)
     # The ids for both tables: from the join alone the planner takes to reading the whole of the tenant's usage.
@@ -43,7 +43,7 @@ async def read_pool(
         tenant,
         connection,
         f"""
-        SELECT m.id, m.importance, u.priority, u.last_accessed_at, m.actor, m.occurred_at, w.session,
+        SELECT m.id, m.version, m.importance, u.priority, u.last_accessed_at, m.actor, m.occurred_at, w.session,
                octet_length(m.content) < {_LONG} AND right(rtrim(m.content), 1) IN ('?', '？') AS question,
                c.cosine, substring(w.terms FROM 1 FOR {_LONG}) AS terms
         FROM memory m
@@ -58,12 +58,13 @@ async def read_pool(
         where=where,
         values=values[1:],
     )
-    return [_candidate(row, origins[row["id"]]) for row in rows]
+    return [_candidate(row) for row in rows]
 
 
-def _candidate(row: Row, origin: Origin) -> Candidate:
+def _candidate(row: Row) -> Candidate:
     return Candidate(
         memory_id=row["id"],
+        version=row["version"],
         cosine=row["cosine"],
         terms=row["terms"] or b"",
         session=row["session"],
@@ -73,5 +74,4 @@ def _candidate(row: Row, origin: Origin) -> Candidate:
         importance=row["importance"],
         priority=row["priority"],
         last_accessed_at=row["last_accessed_at"],
-        origin=origin,
     )
