@@ -60,6 +60,12 @@ PROBLEMS: Final[tuple[Explained, ...]] = (
         "Update or delete the other one, or leave this one as it is.",
     ),
     Explained(
+        "erasure_under_way",
+        409,
+        "The user or agent that the memory is or was to be about is being erased. id names the erasure.",
+        "GET /v1/erasures/{id} tells how far it is; once it is done the subject can be written about anew.",
+    ),
+    Explained(
         "idempotency_in_flight",
         409,
         "A request with the same Idempotency-Key is being worked on right now.",

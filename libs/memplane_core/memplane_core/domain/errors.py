@@ -89,6 +89,13 @@ class DuplicateMemory(Conflict):
     title = "Duplicate memory"
 
 
+class ErasureUnderWay(Conflict):
+    """What is written about is being erased; `extra["id"]` names the erasure."""
+
+    code = "erasure_under_way"
+    title = "Erasure under way"
+
+
 class IdempotencyInFlight(Conflict):
     """The same Idempotency-Key is being worked on right now."""
 

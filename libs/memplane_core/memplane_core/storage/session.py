@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import structlog
 
-from memplane_core.domain.errors import Unavailable, quota_exceeded
+from memplane_core.domain.errors import ErasureUnderWay, MemplaneError, NotFound, Unavailable, quota_exceeded
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import PostgresSettings
@@ -63,10 +63,6 @@ _AWAY = (
 
 _BROKEN = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What asyncpg raises for a connection that was lost while nobody waited for an answer."""
-
-
-_QUOTA_FULL = "MPQ01"
-"""Raised by what counts memories as they are written."""
 
 
 class _Full(msgspec.Struct, frozen=True):
@@ -162,6 +158,8 @@ class Database:
 
         Raises:
             QuotaExceeded: It would leave the tenant with more memories than it may have.
+            ErasureUnderWay: It would write about somebody who is being erased.
+            NotFound: It would write a memory of a tenant that is gone.
             Unavailable: Postgres cannot be reached.
         """
         # The id is a UUID object, so its text cannot close the quotes. One message instead of three.
@@ -204,15 +202,34 @@ class Database:
             _log.warning("database_unavailable", error=type(error).__name__)
             raise Unavailable("the database cannot be reached; try again", retry_after=2) from error
         except asyncpg.PostgresError as error:
-            if getattr(error, "sqlstate", None) != _QUOTA_FULL:
+            told = _told(error)
+            if told is None:
                 raise
-            full = msgspec.json.decode(str(getattr(error, "detail", "")), type=_Full)
-            raise quota_exceeded(str(error.args[0]), limit=full.limit, used=full.used) from error
+            raise told from error
 
     async def ping(self) -> None:
         """Return when Postgres answers. Raises Unavailable."""
         async with self.system() as connection:
             await connection.fetchval("SELECT 1")
+
+
+def _told(error: asyncpg.PostgresError) -> MemplaneError | None:
+    """What an error that the schema raises means to a caller; None for all others."""
+    detail = str(getattr(error, "detail", ""))
+    match getattr(error, "sqlstate", None):
+        case "MPQ01":  # by what counts memories as they are written
+            full = msgspec.json.decode(detail, type=_Full)
+            return quota_exceeded(str(error.args[0]), limit=full.limit, used=full.used)
+        case "MPE01":  # by what keeps memories from being written about whoever is being erased
+            return ErasureUnderWay(
+                "the user or agent that this is about is being erased; try again when that is done",
+                retry_after=5,
+                id=detail,
+            )
+        case "MPT01":
+            return NotFound("this tenant does not exist any more")
+        case _:
+            return None
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from memplane_core.domain.errors import Unavailable
+from memplane_core.domain.errors import ErasureUnderWay, Unavailable
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage.jobs import Advance, Ending, JobRecord, claim_job, end_job, get_job, save_job
@@ -154,7 +154,7 @@ class JobRunner:
     async def _hindered(self, job: Job, run: Run, report: RunReport, *, error: Exception) -> Advance | None:
         """Try again later, but not for ever what nobody foresaw."""
         record, name = run.record, type(error).__name__
-        if isinstance(error, Unavailable | TimeoutError):
+        if isinstance(error, Unavailable | ErasureUnderWay | TimeoutError):
             log.warning("job_held_up", tenant=str(run.tenant), kind=record.kind, error=name)
             return _held(record, (str(error) or "it took too long")[:500])
         if is_contention(error):
