@@ -22,7 +22,8 @@ from memplane_core.domain.memory import (
     to_utc,
 )
 from memplane_core.storage.memories import Revision
-from memplane_core.storage.memory_writes import Change, NewMemory
+from memplane_core.storage.memory_writes import Change
+from memplane_core.storage.new_memories import NewMemory
 from memplane_retrieval.embedding import TextToChunk
 
 _DEFAULTS: Final[dict[str, Any]] = {

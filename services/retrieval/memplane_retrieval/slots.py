@@ -9,7 +9,7 @@ import msgspec
 from memplane_core.contracts.memories import MemoryWrite
 from memplane_core.contracts.policy import Policy
 from memplane_core.storage.memories import Name, Revision
-from memplane_core.storage.memory_writes import NewMemory
+from memplane_core.storage.new_memories import NewMemory
 from memplane_retrieval.changes import folded, new_memory
 
 

@@ -18,7 +18,8 @@ from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.storage import idempotency, memories, memory_writes
 from memplane_core.storage.idempotency import OUTCOMES, Fingerprint, WriteOutcome
 from memplane_core.storage.memories import Revision
-from memplane_core.storage.memory_writes import Change, NewMemory
+from memplane_core.storage.memory_writes import Change
+from memplane_core.storage.new_memories import NewMemory
 from memplane_core.storage.session import Connection, Database
 from memplane_core.storage.usage_days import add_tokens
 from memplane_retrieval.attempts import ChangedMeanwhileError, attempts, is_contention
@@ -263,7 +264,7 @@ def _made_status(plan: Plan, slot: Slot) -> Literal[201, 202]:
 def _as_memory(slot: Slot, created_at: datetime) -> Memory:
     """The memory that has just been inserted, without asking for it again."""
     fields = msgspec.structs.asdict(slot.fresh)
-    for internal in ("occurred_given", "dedup_key"):
+    for internal in ("occurred_given", "dedup_key", "past"):
         del fields[internal]
     return Memory(
         **fields,

@@ -16,32 +16,10 @@ from memplane_core.storage.chunks import OwnedChunk, chunk_columns, insert_chunk
 from memplane_core.storage.exact_json import exact_json
 from memplane_core.storage.generations import FED
 from memplane_core.storage.memories import Revision as MemoryRevision
+from memplane_core.storage.new_memories import NewMemory, Past
 from memplane_core.storage.outbox import OR_AGAIN, Revision
 from memplane_core.storage.session import Connection
 from memplane_core.storage.words import Moved, Owner, Words, move_words, replace_words, word_columns
-
-
-class NewMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory to insert. `dedup_key` is None where it may have twins."""
-
-    id: UUID
-    external_id: str | None
-    content: str
-    actor: str | None
-    scene: list[str]
-    source: str | None
-    memory_type: str
-    user_id: str | None
-    agent_id: str | None
-    session_id: str | None
-    importance: float
-    priority: int
-    pinned: bool
-    metadata: dict[str, Any]
-    occurred_at: datetime
-    occurred_given: bool
-    expires_at: datetime | None
-    dedup_key: bytes | None
 
 
 class Inserted(msgspec.Struct, frozen=True):
@@ -55,25 +33,31 @@ WITH input AS (
     SELECT * FROM json_to_recordset($2::json) AS r(
         id uuid, external_id text, content text, actor text, scene text[], source text, memory_type text, user_id text,
         agent_id text, session_id text, importance float8, priority smallint, pinned boolean, metadata jsonb,
-        occurred_at timestamptz, occurred_given boolean, expires_at timestamptz, dedup_key text)
+        occurred_at timestamptz, occurred_given boolean, expires_at timestamptz, dedup_key text, version int, rev int,
+        state text, merged_into uuid, purge_at timestamptz, created_at timestamptz, updated_at timestamptz,
+        last_accessed_at timestamptz, access_count bigint)
 ), made AS (
     INSERT INTO memory (
         tenant_id, id, external_id, content, actor, scene, source, memory_type, user_id, agent_id, session_id,
-        importance, pinned, metadata, occurred_at, occurred_given, expires_at, dedup_key)
+        importance, pinned, metadata, occurred_at, occurred_given, expires_at, dedup_key, version, rev, state,
+        merged_into, purge_at, created_at, updated_at)
     SELECT $1, id, external_id, content, actor, scene, source, memory_type, user_id, agent_id, session_id,
-        importance, pinned, metadata, occurred_at, occurred_given, expires_at, decode(dedup_key, 'hex')
+        importance, pinned, metadata, occurred_at, occurred_given, expires_at, decode(dedup_key, 'hex'),
+        coalesce(version, 1), coalesce(rev, 1), coalesce(state, 'active'), merged_into, purge_at,
+        coalesce(created_at, statement_timestamp()), coalesce(updated_at, statement_timestamp())
     FROM input
     ON CONFLICT DO NOTHING
-    RETURNING id, created_at
+    RETURNING id, rev, state, created_at
 ), used AS (
-    INSERT INTO memory_usage (tenant_id, memory_id, priority, last_accessed_at)
-    SELECT $1, id, priority, created_at FROM input JOIN made USING (id)
+    INSERT INTO memory_usage (tenant_id, memory_id, priority, last_accessed_at, access_count)
+    SELECT $1, i.id, priority, coalesce(last_accessed_at, made.created_at), coalesce(access_count, 0)
+    FROM input i JOIN made ON made.id = i.id
 ), scenes AS (
     INSERT INTO memory_scene (tenant_id, memory_id, scene)
-    SELECT DISTINCT $1::uuid, id, tag FROM input JOIN made USING (id), unnest(scene) AS tag
+    SELECT DISTINCT $1::uuid, i.id, tag FROM input i JOIN made ON made.id = i.id, unnest(scene) AS tag
 ), chunks AS (
     INSERT INTO chunk (tenant_id, generation, memory_id, rev, n, span_start, span_end, embedding)
-    SELECT $1, $5, memory_id, rev, n, span_start, span_end, embedding
+    SELECT $1, $5, memory_id, c.rev, n, span_start, span_end, embedding
     FROM unnest($6::uuid[], $7::int[], $8::int[], $9::int[], $10::int[], $11::vector[])
         AS c(memory_id, rev, n, span_start, span_end, embedding)
     JOIN made ON made.id = c.memory_id
@@ -84,10 +68,11 @@ WITH input AS (
     JOIN made ON made.id = w.memory_id
 ), past AS (
     INSERT INTO history (tenant_id, memory_id, version, event, key_id, request_id, changes)
-    SELECT $1, id, 1, 'created', $3, $4, '{}' FROM made
+    SELECT $1, i.id, 1, 'created', $3, $4, '{}' FROM input i JOIN made ON made.id = i.id WHERE version IS NULL
 ), queued AS (
     INSERT INTO outbox (tenant_id, generation, memory_id, rev, op)
-    SELECT $1, fed.number, made.id, 1, 'upsert' FROM made, fed_generations($1, $5) AS fed(number)
+    SELECT $1, fed.number, made.id, made.rev, 'upsert' FROM made, fed_generations($1, $5) AS fed(number)
+    WHERE made.state = 'active'
 )
 SELECT id, created_at FROM made
 """
@@ -103,7 +88,7 @@ async def insert(
 ) -> dict[UUID, Inserted]:
     """Insert those that have no twin and no namesake, with all that finds them, and queue them for the index.
 
-    One statement.
+    One statement. What comes hidden has its chunks alone, as it would if it had been hidden here.
 
     Args:
         principal: Whose memories these are.
@@ -117,8 +102,10 @@ async def insert(
         What was inserted, by id; the rest stand behind another memory.
     """
     found_by = [(memory, texts[memory.id]) for memory in memories]
-    chunks = chunk_columns(OwnedChunk(memory.id, 1, chunk) for memory, text in found_by for chunk in text.chunks)
-    words = word_columns(principal.tenant, (_words(memory, text) for memory, text in found_by))
+    chunks = chunk_columns(
+        OwnedChunk(memory.id, memory.rev, chunk) for memory, text in found_by for chunk in text.chunks
+    )
+    words = word_columns(principal.tenant, (_words(memory, text) for memory, text in found_by if memory.is_active))
     rows = await connection.fetch(
         _INSERT,
         principal.tenant,
@@ -134,6 +121,9 @@ async def insert(
 
 def _record(memory: NewMemory) -> dict[str, Any]:
     record = msgspec.structs.asdict(memory)
+    past: Past | None = record.pop("past")
+    if past is not None:
+        record |= msgspec.structs.asdict(past)
     record["metadata"] = msgspec.Raw(exact_json(memory.metadata))
     record["dedup_key"] = memory.dedup_key and memory.dedup_key.hex()
     return record

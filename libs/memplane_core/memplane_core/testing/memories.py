@@ -17,7 +17,9 @@ from memplane_core.domain.ports import Embedder
 from memplane_core.domain.tenancy import SCOPES, Principal, TenantId
 from memplane_core.storage import memories, memory_writes
 from memplane_core.storage.generations import active_generation
-from memplane_core.storage.memory_writes import Change, NewMemory
+from memplane_core.storage.memory_writes import Change
+from memplane_core.storage.new_memories import NewMemory
+from memplane_core.storage.removals import remove_memories
 from memplane_core.storage.session import Database
 
 
@@ -87,7 +89,7 @@ class MemoryDesk:
     async def remove(self, memory_id: UUID) -> None:
         """Delete a memory for good."""
         async with self.database.tenant(self.tenant) as connection:
-            assert await memories.remove(self.tenant, connection, memory_id)
+            assert await remove_memories(self.tenant, connection, [memory_id])
 
     async def current_keys(self, generation: int = 1) -> set[IndexKey]:
         """What the index ought to hold in a generation once all is told."""
