@@ -15,6 +15,7 @@ from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.storage import audit, idempotency, memories, memory_writes
 from memplane_core.storage.idempotency import EFFECTS, Effect, Fingerprint
 from memplane_core.storage.memories import Name, Revision
+from memplane_core.storage.removals import remove_memories
 from memplane_core.storage.session import Connection, Database
 from memplane_core.storage.usage_days import add_tokens
 from memplane_core.web.repeats import Once, once
@@ -115,7 +116,7 @@ class Patcher:
         async def remove(connection: Connection) -> list[Effect]:
             current = await memories.read_revision(tenant, connection, memory_id, lock=True)
             _found(principal, current, if_match=if_match)
-            await memories.remove(tenant, connection, memory_id)
+            await remove_memories(tenant, connection, [memory_id])
             await audit.record(
                 connection,
                 tenant=tenant,

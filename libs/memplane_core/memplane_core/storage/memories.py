@@ -1,4 +1,4 @@
-"""Reading memories, and removing one for good."""
+"""Reading memories."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,7 +8,6 @@ import msgspec
 
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.storage.outbox import OR_AGAIN
 from memplane_core.storage.session import Connection, Row
 
 COLUMNS: Final = """
@@ -155,34 +154,3 @@ def _revision(row: Row) -> Revision:
         dedup_key=row["dedup_key"],
         expired=row["expired"],
     )
-
-
-async def remove(tenant: TenantId, connection: Connection, memory_id: UUID) -> bool:
-    """Delete a memory, its history and all derived from it, and tell the index. False where it is not there."""
-    row = await connection.fetchval(
-        f"""
-        WITH gone AS (
-            DELETE FROM memory WHERE tenant_id = $1 AND id = $2 RETURNING id
-        ), used AS (
-            DELETE FROM memory_usage WHERE tenant_id = $1 AND memory_id = $2
-        ), scenes AS (
-            DELETE FROM memory_scene WHERE tenant_id = $1 AND memory_id = $2
-        ), words AS (
-            DELETE FROM memory_words WHERE tenant_id = $1 AND memory_id = $2
-        ), past AS (
-            DELETE FROM history WHERE tenant_id = $1 AND memory_id = $2
-        ), unsent AS (
-            DELETE FROM outbox WHERE tenant_id = $1 AND memory_id = $2 AND op = 'upsert'
-        ), chunks AS (
-            DELETE FROM chunk WHERE tenant_id = $1 AND memory_id = $2 RETURNING generation, rev
-        ), queued AS (
-            INSERT INTO outbox AS o (tenant_id, generation, memory_id, rev, op, chunks)
-            SELECT $1, generation, $2, rev, 'delete', count(*) FROM chunks GROUP BY generation, rev
-            {OR_AGAIN}
-        )
-        SELECT id FROM gone
-        """,
-        tenant,
-        memory_id,
-    )
-    return row is not None

@@ -1,14 +1,60 @@
-"""What the index still has to lose of a tenant's memories, and the record that it was told to."""
+"""Removing memories for good, what the index still has to lose of them, and the record that it was told to."""
 
 from collections.abc import Sequence
+from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from memplane_core.domain.index import IndexKey
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.storage.outbox import DUE
+from memplane_core.storage.outbox import DUE, OR_AGAIN
 from memplane_core.storage.session import Connection
+
+_REMOVE: Final = f"""
+WITH gone AS (
+    DELETE FROM memory WHERE tenant_id = $1 AND id = ANY($2::uuid[])
+), used AS (
+    DELETE FROM memory_usage WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[])
+), scenes AS (
+    DELETE FROM memory_scene WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[])
+), words AS (
+    DELETE FROM memory_words WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[])
+), past AS (
+    DELETE FROM history WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[])
+), unsent AS (
+    DELETE FROM outbox WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[]) AND op = 'upsert'
+), chunks AS (
+    DELETE FROM chunk WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[]) RETURNING generation, memory_id, rev
+)
+INSERT INTO outbox AS o (tenant_id, generation, memory_id, rev, op, chunks)
+SELECT $1, generation, memory_id, rev, 'delete', count(*) FROM chunks GROUP BY generation, memory_id, rev
+ORDER BY memory_id, generation
+{OR_AGAIN}
+"""
+
+
+async def remove_memories(tenant: TenantId, connection: Connection, ids: Sequence[UUID]) -> list[UUID]:
+    """Delete memories, their history and all derived from them, whatever their state, and tell the index.
+
+    Nothing of them is left in Postgres but the removals that the outbox still has to tell, which know no more than ids.
+
+    Args:
+        tenant: Whose they are.
+        connection: A transaction of the tenant.
+        ids: Of the memories, in any order; those that are not there are passed over.
+
+    Returns:
+        Those that were there, in the order of their ids, which is the order in which they were locked.
+    """
+    # Locked by a statement of its own: the one that deletes then sees all that writers have made of them.
+    locked = await connection.fetch(
+        "SELECT id FROM memory WHERE tenant_id = $1 AND id = ANY($2::uuid[]) ORDER BY id FOR UPDATE", tenant, ids
+    )
+    there = [row["id"] for row in locked]
+    if there:
+        await connection.execute(_REMOVE, tenant, there)
+    return there
 
 
 class DueDelete(msgspec.Struct, frozen=True, kw_only=True):
