@@ -1,6 +1,7 @@
 """Limits that a type cannot say: lengths in bytes, text that no store can keep, times out of range."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import msgspec
@@ -61,6 +62,12 @@ def check_weights(weights: Weights) -> None:
         raise invalid("/weights", "at least one weight must be above 0")
 
 
+def check_thresholds(thresholds: Sequence[float], *, pointer: str) -> None:
+    """Raises InvalidRequest where a higher priority would take less than a lower one."""
+    if any(after <= before for before, after in pairwise(thresholds)):
+        raise invalid(pointer, "must ascend: each threshold above the one before it")
+
+
 def text_faults(text: str, pointer: str, limit: int) -> list[Fault]:
     """What keeps `text` from being stored: its length in bytes, or a NUL."""
     size = len(text.encode())
@@ -80,26 +87,28 @@ def _faults(fields: MemoryFields, pointer: str) -> list[Fault]:
         for n, scene in enumerate(fields.scene):
             faults += text_faults(scene, f"{pointer}/scene/{n}", LABEL_BYTES)
     if isinstance(fields.metadata, dict):
-        faults += [Fault(f"{pointer}/metadata", detail) for detail in _metadata_faults(fields.metadata)]
+        details = object_faults(fields.metadata, most_bytes=METADATA_BYTES, most_deep=METADATA_DEPTH)
+        faults += [Fault(f"{pointer}/metadata", detail) for detail in details]
     return faults
 
 
-def _metadata_faults(metadata: Mapping[str, object]) -> list[str]:
-    depth, has_nul = _depth_and_nul(metadata)
-    if depth > METADATA_DEPTH:
+def object_faults(value: Mapping[str, object], *, most_bytes: int, most_deep: int) -> list[str]:
+    """What keeps a JSON object from being stored: its length, its depth, or a NUL in it."""
+    depth, has_nul = _depth_and_nul(value, most_deep)
+    if depth > most_deep:
         # Some hundreds deep it could be stored, and then no answer with it in it be written.
-        return [f"must nest objects and lists at most {METADATA_DEPTH} deep"]
+        return [f"must nest objects and lists at most {most_deep} deep"]
     faults = ["must not hold a NUL character"] if has_nul else []
-    if len(msgspec.json.encode(metadata)) > METADATA_BYTES:
-        faults.append(f"must be at most {METADATA_BYTES} bytes of JSON")
+    if len(msgspec.json.encode(value)) > most_bytes:
+        faults.append(f"must be at most {most_bytes} bytes of JSON")
     return faults
 
 
-def _depth_and_nul(metadata: Mapping[str, object]) -> tuple[int, bool]:
+def _depth_and_nul(metadata: Mapping[str, object], most: int) -> tuple[int, bool]:
     """How deep it is nested, itself included, counted to just past the limit; whether a key or text holds a NUL."""
     depth, has_nul = 0, False
     level: list[object] = [metadata]
-    while level and depth <= METADATA_DEPTH:
+    while level and depth <= most:
         inner: list[object] = []
         for value in level:
             if isinstance(value, dict):

@@ -1,16 +1,95 @@
 """A tenant's policy: how its memories are kept and ranked where a request does not say. Limits are not policy."""
 
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from memplane_core.contracts.memories import Importance
 from memplane_core.domain.memory import DEFAULT_IMPORTANCE
+from memplane_core.domain.priority import PriorityRules
 from memplane_core.domain.ranking import DECAY_RATE, Preset, Weights
 
 DecayRate = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Relevance = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+Days = Annotated[int, msgspec.Meta(ge=0, le=36_500)]
+
+DEFAULT_GRACE_DAYS: Final = 30
+
+
+EveryHours = Annotated[int, msgspec.Meta(ge=1, le=8760)]
+
+
+class PrioritySchedule(PriorityRules, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether priorities are moved without being asked for, how often at most, and by which rules."""
+
+    enabled: bool = True
+    every_hours: EveryHours = 24
+
+
+class PruneRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which memories are forgotten for being of no use. Pinned ones never are.
+
+    Attributes:
+        age_by: `accessed`: those that were recalled last, or else written, at least `max_idle_days` ago. `occurred`:
+            those that happened so long ago, and were neither recalled nor written for 30 days, or for `max_idle_days`
+            where that is less.
+        max_idle_days: See there.
+        max_priority: Only those of at most this priority.
+        grace_days: For how long what was forgotten can be restored.
+    """
+
+    age_by: Literal["accessed", "occurred"] = "accessed"
+    max_idle_days: Annotated[int, msgspec.Meta(ge=1, le=36_500)] = 365
+    max_priority: Annotated[int, msgspec.Meta(ge=1, le=5)] = 2
+    grace_days: Days = DEFAULT_GRACE_DAYS
+
+
+class PruneSchedule(PruneRules, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether memories are pruned without being asked for, how often at most, and by which rules."""
+
+    enabled: bool = False
+    every_hours: EveryHours = 24
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether a job is begun without being asked for, and how often at most."""
+
+    enabled: bool = True
+    every_hours: EveryHours = 24
+
+
+class MaintenancePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done to a tenant's memories without being asked for each time, and how long what is hidden is kept.
+
+    Attributes:
+        forget_grace_days: For how long what a request has forgotten can be restored.
+        expired_grace_days: For how long an expired memory, which nobody sees, is kept before it is deleted for good.
+        priorities: Moves priorities by use and feedback.
+        prune: Forgets what is of no use.
+        expire: Deletes memories that expired `expired_grace_days` ago.
+        purge: Deletes what is hidden and whose `purge_at` has passed.
+    """
+
+    forget_grace_days: Days = DEFAULT_GRACE_DAYS
+    expired_grace_days: Days = DEFAULT_GRACE_DAYS
+    priorities: PrioritySchedule = PrioritySchedule()
+    prune: PruneSchedule = PruneSchedule()
+    expire: Schedule = Schedule()
+    purge: Schedule = Schedule()
+
+
+class MaintenancePatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Changes to `maintenance`; what is not named stays, what is named is replaced as a whole, null is the default."""
+
+    forget_grace_days: Days | UnsetType | None = UNSET
+    expired_grace_days: Days | UnsetType | None = UNSET
+    priorities: PrioritySchedule | UnsetType | None = UNSET
+    prune: PruneSchedule | UnsetType | None = UNSET
+    expire: Schedule | UnsetType | None = UNSET
+    purge: Schedule | UnsetType | None = UNSET
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +102,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         decay_rate: Part of its recency that a memory loses in an hour.
         min_relevance: For searches that do not name it: what is less relevant is left out.
         require_user: Writes, searches and lists that name no `user_id` are refused, unless the key is bound to a user.
+        maintenance: What is done to memories without being asked for each time.
     """
 
     default_importance: Importance = DEFAULT_IMPORTANCE
@@ -31,10 +111,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     decay_rate: DecayRate = DECAY_RATE
     min_relevance: Relevance = 0.0
     require_user: bool = False
+    maintenance: MaintenancePolicy = MaintenancePolicy()
 
 
 class PolicyPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Changes to a policy; what is not named stays, and null goes back to the default."""
+    """Changes to a policy; what is not named stays, and null goes back to the default. So within `maintenance`."""
 
     default_importance: Importance | UnsetType | None = UNSET
     weights: Weights | UnsetType | None = UNSET
@@ -42,3 +123,4 @@ class PolicyPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     decay_rate: DecayRate | UnsetType | None = UNSET
     min_relevance: Relevance | UnsetType | None = UNSET
     require_user: bool | UnsetType | None = UNSET
+    maintenance: MaintenancePatch | UnsetType | None = UNSET

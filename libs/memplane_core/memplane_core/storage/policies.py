@@ -21,7 +21,7 @@ async def change_policy(tenant: TenantId, connection: Connection, *, changes: di
     Args:
         tenant: Whose policy it is.
         connection: Inside a transaction of that tenant.
-        changes: Builtin values, checked.
+        changes: Builtin values, checked. Those of `maintenance` are changes in turn, one level deep.
 
     Returns:
         What holds from now on.
@@ -30,12 +30,19 @@ async def change_policy(tenant: TenantId, connection: Connection, *, changes: di
         NotFound: The tenant is gone.
         InvalidRequest: It would have both weights and a preset.
     """
-    kept = await _stored(tenant, connection, lock=True) | changes
-    kept = {name: value for name, value in kept.items() if value is not None}
+    stored = await _stored(tenant, connection, lock=True)
+    if changes.get("maintenance") is not None:
+        maintenance = _changed(stored.get("maintenance", {}), changes["maintenance"])
+        changes = {**changes, "maintenance": maintenance or None}
+    kept = _changed(stored, changes)
     if "weights" in kept and "preset" in kept:
         raise invalid("/preset", "cannot stand beside weights: set one of the two to null")
     await connection.execute("UPDATE tenant SET policy = $2 WHERE id = $1", tenant, kept)
     return msgspec.convert(kept, Policy)
+
+
+def _changed(stored: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in (stored | changes).items() if value is not None}
 
 
 async def _stored(tenant: TenantId, connection: Connection, *, lock: bool) -> dict[str, Any]:
