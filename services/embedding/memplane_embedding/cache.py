@@ -1,13 +1,16 @@
 """Vectors kept in this process and in Valkey, so that a text is computed once.
 
-A key tells nothing: it is an HMAC over tenant, model, build, input type and text, under a key of the installation. One
-tenant can never learn from an answer's speed whether another has a text, and nobody who reads Valkey can try texts.
+A key tells whose an entry is and nothing else: behind the tenant's id comes an HMAC over tenant, model, build, input
+type and text, under a key of the installation. One tenant can never learn from an answer's speed whether another has a
+text, and nobody who reads Valkey can try texts. By the id a tenant's vectors are dropped when somebody is erased
+(`clients.vector_cache`).
 """
 
 import asyncio
 import hmac
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
+from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -19,13 +22,13 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from memplane_core.clients.vector_cache import DROPS_KEY, LOOK_EVERY_S, cache_prefix
 from memplane_core.domain.embedding import EmbedItem, InputType, Window
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
 from memplane_embedding.provider import Embedded, Provider
 
 _KEY_LABEL: Final = b"memplane embedding cache 1"
-_NAME_PREFIX: Final = b"mp:emb:1:"
 _ENTRY_OVERHEAD: Final = 700
 _MOST_WRITES: Final = 64
 _BREAKER_OPEN_S: Final = 5.0
@@ -48,7 +51,7 @@ class CacheKeys:
     def name(self, tenant: TenantId, provider: Provider, *, item: EmbedItem, input_type: InputType) -> bytes:
         """The key of a text's vectors. The text must be encodable."""
         parts = (provider.profile.name, provider.build, input_type, item.head, item.text)
-        return hmac.digest(self._key, tenant.bytes + msgspec.msgpack.encode(parts), "sha256")
+        return cache_prefix(tenant) + hmac.digest(self._key, tenant.bytes + msgspec.msgpack.encode(parts), "sha256")
 
 
 class SharedCache:
@@ -82,7 +85,7 @@ class SharedCache:
         values: Sequence[object] = []
         try:
             async with await self._breakers.get_breaker("get"):
-                values = await self._redis.mget([_NAME_PREFIX + key for key in keys])
+                values = await self._redis.mget(list(keys))
         except OpenedState as opened:
             opened.with_traceback(None)  # one object serves all refusals and would collect their frames
         except (RedisError, OSError, TimeoutError) as error:
@@ -92,6 +95,18 @@ class SharedCache:
             if isinstance(value, bytes) and (embedded := _read(value, dim=dim)) is not None:
                 found[key] = embedded
         return found
+
+    async def drops(self) -> Mapping[bytes, float]:
+        """Whose vectors were dropped within the last day: tenants as hex, and when. Nobody's while Valkey is away."""
+        try:
+            async with await self._breakers.get_breaker("drops"):
+                found = cast("list[tuple[bytes, float]]", await self._redis.zrange(DROPS_KEY, 0, -1, withscores=True))
+                return dict(found)
+        except OpenedState as opened:
+            opened.with_traceback(None)
+        except (RedisError, OSError, TimeoutError) as error:
+            _log.warning("nobody can tell whose vectors were dropped", error=type(error).__name__)
+        return {}
 
     def put(self, entries: Mapping[bytes, Embedded]) -> None:
         """Store entries soon, in the background; they are let go where writing falls behind."""
@@ -113,7 +128,7 @@ class SharedCache:
                 pipe = self._redis.pipeline(transaction=False)
                 for key, embedded in entries.items():
                     stored = _Stored(embedded.windows, embedded.tokens, embedded.vectors.tobytes())
-                    pipe.set(_NAME_PREFIX + key, msgspec.msgpack.encode(stored), ex=self._ttl_s)
+                    pipe.set(key, msgspec.msgpack.encode(stored), ex=self._ttl_s)
                 await pipe.execute()
         except OpenedState as opened:
             opened.with_traceback(None)
@@ -141,6 +156,13 @@ class VectorCache:
     def __init__(self, *, max_bytes: int, shared: SharedCache | None) -> None:
         self._local: LRUCache[bytes, Embedded] = LRUCache(max_bytes, getsizeof=_size)
         self._shared = shared
+        self._drops: Mapping[bytes, float] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look for tenants whose vectors are to be dropped."""
+        if self._shared is not None and self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look(self._shared), name="dropped vectors")
 
     async def get(self, keys: Sequence[bytes], *, dim: int) -> dict[bytes, Embedded]:
         """What is known of `keys`, from this process or else from Valkey."""
@@ -160,8 +182,25 @@ class VectorCache:
 
     async def close(self) -> None:
         """Give back connections."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+            self._looking = None
         if self._shared is not None:
             await self._shared.close()
+
+    async def _look(self, shared: SharedCache) -> None:
+        while True:
+            known = await shared.drops()
+            for tenant, at in known.items():
+                if self._drops.get(tenant) != at:
+                    self._forget(cache_prefix(TenantId(UUID(tenant.decode()))))
+            self._drops = {**self._drops, **known}
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _forget(self, prefix: bytes) -> None:
+        for key in [key for key in self._local if key.startswith(prefix)]:
+            self._local.pop(key, None)
 
     def _keep(self, entries: Mapping[bytes, Embedded]) -> None:
         for key, embedded in entries.items():

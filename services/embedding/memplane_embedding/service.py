@@ -71,6 +71,7 @@ class EmbeddingService:
 
     async def start(self) -> None:
         """Load the default model. Raises EmbeddingUnavailable."""
+        self._cache.start()
         await self.provider(self._default).load()
         self._loaded = True
 

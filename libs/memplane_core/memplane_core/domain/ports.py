@@ -145,6 +145,22 @@ class VectorIndex(Protocol):
         """
         ...
 
+    async def keys_of(
+        self, tenant: TenantId, generation: Generation, where: IndexFilter, *, limit: int
+    ) -> list[IndexKey]:
+        """Keys of rows that pass the filter, at most `limit` (1..16,383), in no order, at strong consistency.
+
+        An absent collection has none. For proofs and repair.
+        """
+        ...
+
+    async def compact(self, tenant: TenantId, generation: Generation) -> bool:
+        """Ask the server to give back the room of rows that were removed; False where it does not take that.
+
+        It does so in its own time: what was removed is found by nobody before that either.
+        """
+        ...
+
     async def drop(self, tenant: TenantId, generation: Generation | CollectionName) -> None:
         """Remove the collection; an absent one is no error."""
         ...

@@ -125,6 +125,19 @@ class MemoryIndex:
         page = texts[:limit]
         return KeyPage(keys=list(map(IndexKey.parse, page)), until=page[-1] if len(texts) > limit else None)
 
+    async def keys_of(
+        self, tenant: TenantId, generation: Generation, where: IndexFilter, *, limit: int
+    ) -> list[IndexKey]:
+        """Keys of some rows that pass the filter now."""
+        return [key for key, row in self._rows(tenant, generation).items() if _passes(row, where)][:limit]
+
+    async def compact(self, tenant: TenantId, generation: Generation) -> bool:
+        """Forget all changes but the last of each row that is there."""
+        rows = self._rows(tenant, generation)
+        if collection := self._collections.get(generation.collection):
+            collection.changes = [change for change in collection.changes if rows.get(change.key) is change.row]
+        return True
+
     async def drop(self, tenant: TenantId, generation: Generation | CollectionName) -> None:
         """Remove the collection."""
         self._check(tenant, generation)

@@ -5,6 +5,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from memplane_core.domain.collections import CollectionName, KeyPage, Uses
+from memplane_core.domain.errors import IndexUnavailable
 from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import MilvusSettings
@@ -202,6 +203,40 @@ class MilvusIndex:
         except CollectionAbsent:
             return KeyPage(keys=[], until=None)
         return KeyPage(keys=[IndexKey.parse(text) for text in texts], until=until)
+
+    async def keys_of(
+        self, tenant: TenantId, generation: Generation, where: IndexFilter, *, limit: int
+    ) -> list[IndexKey]:
+        """Keys of rows that pass the filter, at most `limit` (1..16,383) of them, in no order, at strong consistency.
+
+        Raises:
+            IndexUnavailable: As `keys_present`.
+        """
+        _own(tenant, generation)
+        if not 1 <= limit < MAX_LIMIT:
+            raise ValueError(f"limit {limit!r} is not within 1..{MAX_LIMIT - 1}")
+        expression = superset(where)
+        if expression is None:
+            return []
+        try:
+            texts = await self._when_loaded(
+                generation, lambda it: it.some_keys(generation.collection, expression, most=limit)
+            )
+        except CollectionAbsent:
+            return []
+        return [IndexKey.parse(text) for text in texts]
+
+    async def compact(self, tenant: TenantId, generation: Generation) -> bool:
+        """Ask the server to write down what is in its memory, and to give back the room of rows that were removed.
+
+        It does the latter in its own time. False where it refuses, as for a collection that is absent.
+        """
+        _own(tenant, generation)
+        try:
+            await self._collections.compact(generation.collection)
+        except IndexUnavailable:
+            return False
+        return True
 
     async def drop(self, tenant: TenantId, generation: Generation | CollectionName) -> None:
         """Remove the collection; an absent one is no error.

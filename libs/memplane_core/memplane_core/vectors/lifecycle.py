@@ -120,6 +120,16 @@ class Collections:
             lambda ddl: ddl.drop_collection(name, timeout=timeout_s), doing="dropping a collection"
         )
 
+    async def compact(self, name: str) -> None:
+        """Ask the server to flush the collection and to compact it. Raises IndexUnavailable."""
+        timeout_s = self._settings.timeout_s
+
+        def ask(ddl: Any) -> None:
+            ddl.flush(name, timeout=timeout_s)
+            ddl.compact(name, timeout=timeout_s)
+
+        await self._clients.in_thread(ask, doing="compacting a collection")
+
     async def close(self) -> None:
         """End the running loop's loads."""
         loop = asyncio.get_running_loop()
