@@ -1,0 +1,308 @@
+"""What an erasure of a person reaches in Postgres. Every function deletes a batch, and can be called again."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, cast
+from uuid import UUID
+
+import msgspec
+
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.erasures import JOB, TENANT_JOB, Subject
+from memplane_core.storage.removals import remove_memories
+from memplane_core.storage.session import Connection
+
+CITES: Final = "derived_from"
+"""The key of metadata that names the memories which one was made from: an id, or a list of ids."""
+
+_OF_SUBJECT: Final = "($2::text IS NULL OR user_id = $2) AND ($3::text IS NULL OR agent_id = $3)"
+
+STORES: Final[Mapping[str, str]] = {
+    "memory": "memories",
+    "memory_usage": "usage",
+    "memory_scene": "scenes",
+    "memory_words": "words",
+    "chunk": "chunks",
+    "history": "history",
+    "outbox": "outbox",
+}
+"""Tables with rows of memories, and what receipts call them. A test holds them against the schema."""
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """A batch that is gone.
+
+    Attributes:
+        seen: How many memories it had.
+        counts: Rows, by what receipts call them.
+        unsettled: The index was being told of one of them in vain: such a call may take effect yet.
+        pending: The index had not been told of all of them.
+    """
+
+    seen: int = 0
+    counts: dict[str, int] = {}
+    unsettled: bool = False
+    pending: bool = False
+
+
+async def erase_memories(
+    tenant: TenantId, connection: Connection, erasure_id: UUID, *, who: Subject, limit: int
+) -> Erased:
+    """Delete the next memories of `who`, whatever their state, with all that hangs on them, and tell the index."""
+    rows = await connection.fetch(
+        f"SELECT id FROM memory WHERE tenant_id = $1 AND {_OF_SUBJECT} ORDER BY id LIMIT $4 FOR UPDATE",
+        tenant,
+        who.user_id,
+        who.agent_id,
+        limit,
+    )
+    return await _erase(tenant, connection, erasure_id, [row["id"] for row in rows])
+
+
+async def erase_citing(tenant: TenantId, connection: Connection, erasure_id: UUID, *, limit: int) -> Erased:
+    """Delete memories, whoever's they are, whose metadata says that they were made from one that was erased.
+
+    What cites those in turn is found by the next call.
+    """
+    rows = await connection.fetch(
+        f"""
+        SELECT id FROM memory WHERE tenant_id = $1 AND id IN (
+            SELECT m.id FROM memory m
+            CROSS JOIN LATERAL jsonb_path_query(m.metadata, 'lax $.{CITES}[*]') AS source(id)
+            JOIN erased_memory e ON e.tenant_id = $1 AND e.erasure_id = $2
+                AND replace(e.memory_id::text, '-', '') = replace(lower(source.id #>> '{{}}'), '-', '')
+            WHERE m.tenant_id = $1 AND m.metadata ? '{CITES}')
+        ORDER BY id LIMIT $3 FOR UPDATE
+        """,
+        tenant,
+        erasure_id,
+        limit,
+    )
+    erased = await _erase(tenant, connection, erasure_id, [row["id"] for row in rows])
+    return msgspec.structs.replace(erased, counts=erased.counts | {"citing": erased.seen})
+
+
+async def _erase(tenant: TenantId, connection: Connection, erasure_id: UUID, ids: Sequence[UUID]) -> Erased:
+    if not ids:
+        return Erased()
+    counted = ", ".join(
+        f"(SELECT count(*) FROM {table} WHERE tenant_id = $1"
+        f" AND {'id' if table == 'memory' else 'memory_id'} = ANY($2)) AS {name}"
+        for table, name in STORES.items()
+    )
+    row = await connection.fetchrow(
+        f"""
+        SELECT {counted}, o.unsettled, o.pending FROM (
+            SELECT coalesce(bool_or(attempts > 0), false) AS unsettled, count(*) > 0 AS pending FROM outbox
+            WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[]) AND done_at IS NULL AND failed_at IS NULL
+              AND op = 'upsert'
+        ) o
+        """,
+        tenant,
+        ids,
+    )
+    assert row is not None
+    await connection.execute(
+        "INSERT INTO erased_memory (tenant_id, erasure_id, memory_id) SELECT $1, $2, unnest($3::uuid[])"
+        " ON CONFLICT DO NOTHING",
+        tenant,
+        erasure_id,
+        ids,
+    )
+    await remove_memories(tenant, connection, ids)
+    counts = {name: row[name] for name in STORES.values() if row[name]}
+    return Erased(len(ids), counts, row["unsettled"], row["pending"])
+
+
+async def sweep_traces(tenant: TenantId, connection: Connection, erasure_id: UUID) -> dict[str, int]:
+    """Delete what still is there of memories that are gone: none, unless something came in between.
+
+    Removals that the outbox has to tell the index stay until it has told them; they know no more than ids.
+    """
+    found: dict[str, int] = {}
+    for table, name in STORES.items():
+        if table == "memory":
+            continue
+        spared = "AND op = 'upsert'" if table == "outbox" else ""
+        gone = await connection.fetchval(
+            f"""
+            WITH gone AS (
+                DELETE FROM {table} USING erased_memory e
+                WHERE {table}.tenant_id = $1 AND e.tenant_id = $1 AND e.erasure_id = $2
+                  AND {table}.memory_id = e.memory_id {spared}
+                RETURNING 1
+            ) SELECT count(*) FROM gone
+            """,
+            tenant,
+            erasure_id,
+        )
+        if gone:
+            found[name] = gone
+    return found
+
+
+async def blank_history(tenant: TenantId, connection: Connection, *, who: Subject) -> int:
+    """Take old values out of the histories of memories that have become somebody else's, from when they were theirs.
+
+    That something was changed, when, and by which key is left.
+
+    Returns:
+        How many entries were blanked.
+    """
+    before = """
+        coalesce((SELECT o.changes -> '{0}' FROM history o
+            WHERE o.tenant_id = $1 AND o.memory_id = h.memory_id AND o.version >= h.version AND o.changes ? '{0}'
+            ORDER BY o.version LIMIT 1), to_jsonb(m.{0}))
+    """
+    blanked = await connection.fetchval(
+        f"""
+        WITH moved AS MATERIALIZED (
+            SELECT DISTINCT memory_id FROM history
+            WHERE tenant_id = $1 AND (changes ->> 'user_id' = $2 OR changes ->> 'agent_id' = $3)
+        ), theirs AS MATERIALIZED (
+            SELECT h.memory_id, h.version FROM moved
+            JOIN history h ON h.tenant_id = $1 AND h.memory_id = moved.memory_id
+            JOIN memory m ON m.tenant_id = $1 AND m.id = h.memory_id
+            WHERE h.changes <> '{{}}'
+              AND ($2::text IS NULL OR {before.format("user_id")} = to_jsonb($2::text))
+              AND ($3::text IS NULL OR {before.format("agent_id")} = to_jsonb($3::text))
+        ), blanked AS (
+            UPDATE history h SET changes = '{{}}' FROM theirs t
+            WHERE h.tenant_id = $1 AND h.memory_id = t.memory_id AND h.version = t.version
+            RETURNING 1
+        ) SELECT count(*) FROM blanked
+        """,
+        tenant,
+        who.user_id,
+        who.agent_id,
+    )
+    return int(blanked)
+
+
+async def forget_repeats(tenant: TenantId, connection: Connection, erasure_id: UUID) -> int:
+    """Delete what is kept for repeats of requests that were about memories that are gone; returns how many."""
+    return int(
+        await connection.fetchval(
+            """
+            WITH about AS (
+                SELECT DISTINCT i.key FROM idempotency i
+                CROSS JOIN LATERAL jsonb_path_query(i.outcome, 'lax $.**.id') AS named(id)
+                JOIN erased_memory e ON e.tenant_id = $1 AND e.erasure_id = $2
+                    AND e.memory_id::text = lower(named.id #>> '{}')
+                WHERE i.tenant_id = $1
+            ), gone AS (
+                DELETE FROM idempotency i USING about WHERE i.tenant_id = $1 AND i.key = about.key RETURNING 1
+            ) SELECT count(*) FROM gone
+            """,
+            tenant,
+            erasure_id,
+        )
+    )
+
+
+async def revoke_keys(tenant: TenantId, connection: Connection, *, who: Subject, subject: str) -> int:
+    """Revoke the keys that are bound to `who`, and let them name it no more; returns how many there were.
+
+    Args:
+        tenant: Whose keys.
+        connection: A transaction of the tenant.
+        who: Is being erased.
+        subject: Its HMAC, which they are bound to from now on.
+    """
+    bound = [
+        f"bind_{name} = {parameter}"
+        for name, parameter, value in (("user_id", "$2", who.user_id), ("agent_id", "$3", who.agent_id))
+        if value is not None
+    ]
+    return int(
+        await connection.fetchval(
+            f"""
+            WITH revoked AS (
+                UPDATE api_key SET revoked_at = coalesce(revoked_at, clock_timestamp()), name = 'erased',
+                    bind_user_id = CASE WHEN bind_user_id = $2 THEN $4 ELSE bind_user_id END,
+                    bind_agent_id = CASE WHEN bind_agent_id = $3 THEN $4 ELSE bind_agent_id END
+                WHERE tenant_id = $1 AND {" AND ".join(bound)} RETURNING 1
+            ) SELECT count(*) FROM revoked, (SELECT $2::text, $3::text) AS given
+            """,
+            tenant,
+            who.user_id,
+            who.agent_id,
+            f"erased {subject}",
+        )
+    )
+
+
+class JobTraces(msgspec.Struct, frozen=True):
+    """What became of runs that name a subject.
+
+    Attributes:
+        deleted: Those that had ended.
+        living: Those that have not; they were asked to end.
+    """
+
+    deleted: int
+    living: int
+
+
+async def forget_jobs(tenant: TenantId, connection: Connection, erasure_id: UUID, *, who: Subject) -> JobTraces:
+    """Delete the runs of jobs that name `who`, or a memory that is gone, in whatever they keep."""
+    rows = await connection.fetch(
+        "SELECT id, state, to_jsonb(j) AS kept FROM job j WHERE tenant_id = $1 AND kind <> ALL($2::text[])",
+        tenant,
+        [JOB, TENANT_JOB],
+    )
+    ids = {row["memory_id"] for row in await _mentioned(tenant, connection, erasure_id, rows)}
+    naming = [row for row in rows if _names(row["kept"], who) or not ids.isdisjoint(_texts(row["kept"]))]
+    ended = [row["id"] for row in naming if row["state"] not in ("queued", "running")]
+    living = [row["id"] for row in naming if row["state"] in ("queued", "running")]
+    await connection.execute("DELETE FROM job WHERE tenant_id = $1 AND id = ANY($2::uuid[])", tenant, ended)
+    await connection.execute(
+        "UPDATE job SET cancel_asked = true, not_before = clock_timestamp() WHERE tenant_id = $1"
+        " AND id = ANY($2::uuid[]) AND state IN ('queued', 'running')",
+        tenant,
+        living,
+    )
+    return JobTraces(len(ended), len(living))
+
+
+async def _mentioned(
+    tenant: TenantId, connection: Connection, erasure_id: UUID, rows: Sequence[Mapping[str, Any]] | Sequence[Any]
+) -> Sequence[Any]:
+    """Which of the texts in these rows are ids of erased memories."""
+    texts = {text for row in rows for text in _texts(row["kept"]) if len(text) == 36}
+    return await connection.fetch(
+        "SELECT memory_id::text AS memory_id FROM erased_memory"
+        " WHERE tenant_id = $1 AND erasure_id = $2 AND memory_id::text = ANY($3::text[])",
+        tenant,
+        erasure_id,
+        list(texts),
+    )
+
+
+def _names(value: object, who: Subject) -> bool:
+    """Whether something that a run keeps names all of `who`, wherever it says `user_id` or `agent_id`."""
+    wanted = {"user_id": who.user_id, "agent_id": who.agent_id}
+    return all(given is None or given in _under(value, name) for name, given in wanted.items())
+
+
+def _under(value: object, name: str) -> Collection[str]:
+    """All texts below keys of that name."""
+    found: set[str] = set()
+    if isinstance(value, dict):
+        for key, below in cast("dict[str, object]", value).items():
+            found |= set(_texts(below)) if key == name else set(_under(below, name))
+    elif isinstance(value, list):
+        for below in cast("list[object]", value):
+            found |= set(_under(below, name))
+    return found
+
+
+def _texts(value: object) -> Collection[str]:
+    """All texts in a JSON value, those of keys too."""
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, dict):
+        mapping = cast("dict[str, object]", value)
+        return {text for key, below in mapping.items() for text in (key, *_texts(below))}
+    if isinstance(value, list):
+        return {text for below in cast("list[object]", value) for text in _texts(below)}
+    return ()
