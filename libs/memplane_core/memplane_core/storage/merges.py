@@ -1,0 +1,304 @@
+"""Merging memories into one, and taking that back.
+
+Those that are merged away are hidden like what is forgotten, with all that is theirs. What the one that stays has taken
+is kept on its own row (`domain.merge_ledger`), and is gone with it.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from memplane_core.domain.merge_ledger import Balance, Ledger, Standing, absorb, bring_anew, give_back
+from memplane_core.domain.merging import Candidate
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.markers import Author, hide, unhide
+from memplane_core.storage.memory_writes import PlaceTakenError
+from memplane_core.storage.session import Connection, Row
+
+ABSORBED: Final = "absorbed"
+"""Event in the history of the memory that stays: others were merged into it."""
+
+GAVE_BACK: Final = "gave_back"
+"""The same, when others were restored."""
+
+
+class Mergeable(msgspec.Struct, frozen=True, kw_only=True):
+    """A memory as far as merging goes, locked until the transaction ends.
+
+    Attributes:
+        expired: By the database's clock.
+        candidate: What is weighed of it.
+    """
+
+    id: UUID
+    state: str
+    merged_into: UUID | None
+    rev: int
+    user_id: str | None
+    agent_id: str | None
+    memory_type: str
+    expired: bool
+    candidate: Candidate
+    standing: Standing
+    ledger: Ledger | None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be seen."""
+        return self.state == "active" and not self.expired
+
+
+async def lock(tenant: TenantId, connection: Connection, ids: Collection[UUID]) -> dict[UUID, Mergeable]:
+    """Those of these memories that exist, in whatever state, locked in the order of their ids with their usage."""
+    rows = await connection.fetch(
+        """
+        SELECT m.id, m.state, m.merged_into, m.rev, m.user_id, m.agent_id, m.memory_type, m.pinned, m.scene,
+            m.importance, m.expires_at, m.created_at, char_length(m.content) AS length, m.merges,
+            coalesce(m.expires_at <= statement_timestamp(), false) AS expired,
+            u.priority, u.access_count, u.helpful, u.not_helpful, u.last_accessed_at
+        FROM memory m JOIN memory_usage u ON u.tenant_id = m.tenant_id AND u.memory_id = m.id
+        WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[]) AND u.memory_id = ANY($2::uuid[])
+        ORDER BY m.id FOR UPDATE OF m, u
+        """,
+        tenant,
+        list(ids),
+    )
+    return {row["id"]: _mergeable(row) for row in rows}
+
+
+def _mergeable(row: Row) -> Mergeable:
+    return Mergeable(
+        candidate=candidate_of(row),
+        standing=Standing(
+            scene=row["scene"],
+            importance=row["importance"],
+            priority=row["priority"],
+            last_accessed_at=row["last_accessed_at"],
+            uses=row["access_count"],
+            helpful=row["helpful"],
+            not_helpful=row["not_helpful"],
+        ),
+        ledger=None if row["merges"] is None else msgspec.convert(row["merges"], Ledger),
+        **{
+            name: row[name]
+            for name in ("id", "state", "merged_into", "rev", "user_id", "agent_id", "memory_type", "expired")
+        },
+    )
+
+
+def candidate_of(row: Row) -> Candidate:
+    """What is weighed of a memory, from a row with these columns."""
+    return Candidate(
+        id=row["id"],
+        pinned=row["pinned"],
+        expires_at=row["expires_at"],
+        priority=row["priority"],
+        importance=row["importance"],
+        uses=row["access_count"],
+        length=row["length"],
+        created_at=row["created_at"],
+        scene=tuple(row["scene"]),
+    )
+
+
+async def merge(
+    tenant: TenantId,
+    connection: Connection,
+    survivor: Mergeable,
+    others: Sequence[Mergeable],
+    *,
+    purge_at: datetime,
+    author: Author,
+    fixed: bool = False,
+) -> None:
+    """Let one memory stand for others, all of them locked and active.
+
+    It keeps its text. It gets their scenes, the sum of their uses and of what was said of them, and the latest access,
+    the greatest importance and the greatest priority of all. They keep everything, and can be restored until then.
+
+    Args:
+        tenant: Whose they are.
+        connection: A transaction of the tenant.
+        survivor: That stays.
+        others: That are hidden.
+        purge_at: When they may be deleted for good.
+        author: For the history.
+        fixed: The survivor's fields stay as they are: it only counts their uses.
+    """
+    ids = [other.id for other in others]
+    before = await _merged_into(tenant, connection, survivor.id) if survivor.ledger else frozenset[UUID]()
+    await hide(
+        tenant,
+        connection,
+        ids,
+        state="merged",
+        purge_at=purge_at,
+        author=author,
+        merged_into=dict.fromkeys(ids, survivor.id),
+    )
+    brought = [(other.id, other.standing) for other in others]
+    balance = absorb(survivor.standing, survivor.ledger, brought, merged=before, fixed=fixed)
+    await _store(tenant, connection, survivor, balance, event=ABSORBED, ids=ids, author=author)
+
+
+async def restore(tenant: TenantId, connection: Connection, ids: Collection[UUID], *, author: Author) -> list[UUID]:
+    """Bring back memories that were merged away, as they were; those that stood for them give back what they took.
+
+    Args:
+        tenant: Whose they are.
+        connection: A transaction of the tenant.
+        ids: Of the memories; those that are not merged are passed over.
+        author: For the history.
+
+    Returns:
+        Those that are back, in the order of their ids.
+
+    Raises:
+        DuplicateMemory, QuotaExceeded: See `markers.unhide`.
+        PlaceTakenError: Others were merged or restored just now: look again.
+    """
+    chain = await _chains(tenant, connection, ids)
+    locked = await lock(tenant, connection, chain)
+    if any(chain[its.id] != its.merged_into for its in locked.values()):
+        raise PlaceTakenError
+    back = await unhide(tenant, connection, list(dict.fromkeys(ids)), state="merged", author=author)
+    returned: defaultdict[UUID, list[UUID]] = defaultdict(list)
+    for memory_id in back:
+        if (into := locked[memory_id].merged_into) is not None and into in locked:
+            returned[into].append(memory_id)
+    await _give_back(tenant, connection, locked, returned, author=author)
+    return back
+
+
+async def merged_into(tenant: TenantId, connection: Connection, survivor: UUID, *, limit: int) -> list[UUID]:
+    """Memories that were merged into one and are not restored, in the order of their ids."""
+    rows = await connection.fetch(
+        "SELECT id FROM memory WHERE tenant_id = $1 AND merged_into = $2 AND state = 'merged' ORDER BY id LIMIT $3",
+        tenant,
+        survivor,
+        limit,
+    )
+    return [row["id"] for row in rows]
+
+
+async def _give_back(
+    tenant: TenantId,
+    connection: Connection,
+    locked: Mapping[UUID, Mergeable],
+    returned: Mapping[UUID, Sequence[UUID]],
+    *,
+    author: Author,
+) -> None:
+    """One that stood for others may have been merged itself: what it gives back, the next one gives back too."""
+    changed: dict[UUID, Standing] = {}
+    for memory_id in sorted(locked, key=lambda its: (-_height(locked, its), its)):
+        its = locked[memory_id]
+        ids = returned.get(memory_id, ())
+        anew = {
+            child: standing
+            for child, standing in changed.items()
+            if locked[child].merged_into == memory_id and child not in ids
+        }
+        if its.ledger is None or not (ids or anew):
+            continue
+        merged = await _merged_into(tenant, connection, memory_id)
+        balance = give_back(its.standing, its.ledger, ids, merged=merged)
+        for child, standing in anew.items():
+            if balance.ledger is not None:
+                balance = bring_anew(balance.standing, balance.ledger, child, standing, merged=merged)
+        await _store(tenant, connection, its, balance, event=GAVE_BACK, ids=ids, author=author)
+        changed[memory_id] = balance.standing
+
+
+def _height(locked: Mapping[UUID, Mergeable], memory_id: UUID) -> int:
+    """How many it was merged into, one into the other."""
+    height, at = 0, locked[memory_id].merged_into
+    while at is not None and at in locked:
+        height, at = height + 1, locked[at].merged_into
+    return height
+
+
+async def _chains(tenant: TenantId, connection: Connection, ids: Collection[UUID]) -> dict[UUID, UUID | None]:
+    """These memories, what they were merged into, what that was merged into, ...: each with where it leads."""
+    rows = await connection.fetch(
+        """
+        WITH RECURSIVE up AS (
+            SELECT id, merged_into FROM memory WHERE tenant_id = $1 AND id = ANY($2::uuid[]) AND state = 'merged'
+            UNION
+            SELECT m.id, m.merged_into FROM up JOIN memory m ON m.tenant_id = $1 AND m.id = up.merged_into
+        )
+        SELECT id, merged_into FROM up
+        """,
+        tenant,
+        list(ids),
+    )
+    return {row["id"]: row["merged_into"] for row in rows}
+
+
+async def _merged_into(tenant: TenantId, connection: Connection, survivor: UUID) -> frozenset[UUID]:
+    return frozenset(await merged_into(tenant, connection, survivor, limit=2**31 - 1))
+
+
+_STORE: Final = """
+WITH changed AS (
+    UPDATE memory SET scene = $3::text[], importance = $4, merges = $5, version = version + 1,
+        updated_at = clock_timestamp()
+    WHERE tenant_id = $1 AND id = $2
+    RETURNING version
+), used AS (
+    UPDATE memory_usage SET priority = $6, access_count = $7, helpful = $8, not_helpful = $9, last_accessed_at = $10
+    WHERE tenant_id = $1 AND memory_id = $2
+), scenes_left AS (
+    DELETE FROM memory_scene WHERE tenant_id = $1 AND memory_id = $2 AND NOT scene = ANY ($3::text[])
+), scenes_entered AS (
+    INSERT INTO memory_scene (tenant_id, memory_id, scene)
+    SELECT DISTINCT $1::uuid, $2::uuid, tag FROM unnest($3::text[]) AS tag
+    ON CONFLICT DO NOTHING
+)
+INSERT INTO history (tenant_id, memory_id, version, event, key_id, request_id, changes)
+SELECT $1, $2, version, $11, $12, $13, $14 FROM changed
+"""
+
+
+async def _store(
+    tenant: TenantId,
+    connection: Connection,
+    its: Mergeable,
+    balance: Balance,
+    *,
+    event: str,
+    ids: Sequence[UUID],
+    author: Author,
+) -> None:
+    after = balance.standing
+    await connection.execute(
+        _STORE,
+        tenant,
+        its.id,
+        after.scene,
+        after.importance,
+        balance.ledger and msgspec.to_builtins(balance.ledger),
+        after.priority,
+        after.uses,
+        after.helpful,
+        after.not_helpful,
+        after.last_accessed_at,
+        event,
+        author.key_id,
+        author.request_id,
+        {**_old_values(its.standing, after), "memories": [str(memory_id) for memory_id in ids]},
+    )
+
+
+def _old_values(before: Standing, after: Standing) -> dict[str, Any]:
+    names = {"uses": "access_count"}
+    old = {field: getattr(before, field) for field in Standing.__struct_fields__}
+    return {
+        names.get(field, field): value.isoformat() if isinstance(value, datetime) else value
+        for field, value in old.items()
+        if value != getattr(after, field)
+    }
