@@ -126,6 +126,21 @@ async def test_a_memory_is_found_once_for_each_of_its_chunks(index: MilvusIndex,
     assert hits[0] == UUID(int=2)
 
 
+async def test_many_vectors_are_searched_for_at_once_as_each_by_itself(
+    index: MilvusIndex, generation: Generation
+) -> None:
+    vectors = unit_vectors(40, generation.dim)
+    await fill(index, generation, [index_row(n, vectors[n], user_id="u" if n else "v") for n in range(40)])
+    tenant, where = generation.tenant, IndexFilter(alive_at=0, user_id=("u",))
+    together = await index.search_many(tenant, generation, list(vectors[:20]), limit=5, where=where)
+    alone = [await index.search(tenant, generation, vector, limit=5, where=where) for vector in vectors[:20]]
+    assert together == alone
+    assert [found[0].int for found in together[1:]] == list(range(1, 20))
+    nobody = IndexFilter(alive_at=0, user_id=("nobody",))
+    assert await index.search_many(tenant, generation, list(vectors[:2]), limit=5, where=nobody) == [[], []]
+    assert await index.search_many(tenant, generation, [], limit=5, where=where) == []
+
+
 async def test_nothing_is_wrong_about_a_collection_that_is_absent(index: MilvusIndex, generation: Generation) -> None:
     tenant, row = generation.tenant, index_row(1, unit_vectors(1, generation.dim)[0])
     with pytest.raises(CollectionAbsent):

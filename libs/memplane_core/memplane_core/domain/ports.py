@@ -124,6 +124,15 @@ class VectorIndex(Protocol):
         """
         ...
 
+    async def search_many(
+        self, tenant: TenantId, generation: Generation, vectors: Sequence[FloatArray], *, limit: int, where: IndexFilter
+    ) -> list[list[UUID]]:
+        """What `search` gives for each vector, in their order; cheaper than one after the other. For background work.
+
+        A server works on all of them before it turns to the next call: give it few at a time.
+        """
+        ...
+
     async def keys_present(
         self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]
     ) -> frozenset[IndexKey]:

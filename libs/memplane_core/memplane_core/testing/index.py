@@ -105,6 +105,12 @@ class MemoryIndex:
         best = [int(place) for place in np.argsort(-cosines, kind="stable")[:limit]]
         return [rows[place].key.memory_id for place in best]
 
+    async def search_many(
+        self, tenant: TenantId, generation: Generation, vectors: Sequence[FloatArray], *, limit: int, where: IndexFilter
+    ) -> list[list[UUID]]:
+        """What `search` gives for each vector."""
+        return [await self.search(tenant, generation, vector, limit=limit, where=where) for vector in vectors]
+
     async def keys_present(
         self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]
     ) -> frozenset[IndexKey]:

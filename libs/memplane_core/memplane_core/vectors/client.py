@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, TypeVar
 from weakref import WeakKeyDictionary
@@ -69,10 +69,10 @@ class Connection:
             await self._client.delete(collection, filter=expression, timeout=self._timeout_s)
 
     async def search(
-        self, collection: str, vector: FloatArray, *, expression: str, limit: int, params: dict[str, object]
-    ) -> list[str]:
-        """Keys of the nearest rows, best first, at bounded staleness."""
-        request = search_request(collection, vector, expression=expression, limit=limit, params=params)
+        self, collection: str, vectors: Sequence[FloatArray], *, expression: str, limit: int, params: dict[str, object]
+    ) -> list[list[str]]:
+        """Keys of the nearest rows to each vector, best first, at bounded staleness."""
+        request = search_request(collection, vectors, expression=expression, limit=limit, params=params)
         async with self._call("searching"):
             if self._search is None:
                 handler = await self._client._get_connection()

@@ -114,20 +114,31 @@ class MilvusIndex:
             CollectionNotLoaded: It is being loaded, from now on if not before; ask Postgres meanwhile.
             IndexUnavailable: Milvus is away.
         """
+        [found] = await self.search_many(tenant, generation, [vector], limit=limit, where=where)
+        return found
+
+    async def search_many(
+        self, tenant: TenantId, generation: Generation, vectors: Sequence[FloatArray], *, limit: int, where: IndexFilter
+    ) -> list[list[UUID]]:
+        """What `search` gives for each of the vectors: one call to the server for all of them.
+
+        Raises:
+            CollectionAbsent, IndexMismatch, CollectionNotLoaded, IndexUnavailable: As `search`.
+        """
         _own(tenant, generation)
         if not 1 <= limit <= MAX_LIMIT:
             raise ValueError(f"limit {limit!r} is not within 1..{MAX_LIMIT}")
-        vector = schema.checked_vector(vector, generation.dim)
+        vectors = [schema.checked_vector(vector, generation.dim) for vector in vectors]
         expression = superset(where)
-        if expression is None:
-            return []
+        if expression is None or not vectors:
+            return [[] for _ in vectors]
         self.uses.note(generation.collection)
         await self._collections.check(generation)
         connection = await self._clients.connection()
         try:
             found = await connection.search(
                 generation.collection,
-                vector,
+                vectors,
                 expression=expression,
                 limit=limit,
                 params=schema.search_params(
@@ -141,7 +152,7 @@ class MilvusIndex:
         except CollectionNotLoaded:
             self._collections.load_soon(generation)
             raise
-        return [UUID(int=int(key[:32], 16)) for key in found]
+        return [[UUID(int=int(key[:32], 16)) for key in keys] for keys in found]
 
     async def keys_present(
         self, tenant: TenantId, generation: Generation, keys: Sequence[IndexKey]

@@ -1,10 +1,12 @@
-"""One search as bytes on the wire, there and back.
+"""Searches as bytes on the wire, there and back.
 
 pymilvus makes an object of each row that is found, asks its clock and its caches: more than a millisecond of a search
 for what is a list of keys here. So the request is put together, and the answer read, with its gRPC messages alone.
 """
 
 import json
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from pymilvus.client.utils import check_status
@@ -26,10 +28,10 @@ _LATEST_BUT_BOUNDED: Final = 2
 
 
 def search_request(
-    collection: str, vector: FloatArray, *, expression: str, limit: int, params: dict[str, object]
+    collection: str, vectors: Sequence[FloatArray], *, expression: str, limit: int, params: dict[str, object]
 ) -> SearchRequest:
-    """What asks for the nearest rows to a float32 vector at bounded staleness, with `schema.search_params`."""
-    place = PlaceholderValue(tag="$0", type=FloatVector, values=[vector.tobytes()])
+    """What asks for the nearest rows to each float32 vector at bounded staleness, with `schema.search_params`."""
+    place = PlaceholderValue(tag="$0", type=FloatVector, values=[vector.tobytes() for vector in vectors])
     pairs = {
         "anns_field": schema.VECTOR,
         "topk": str(limit),
@@ -43,7 +45,7 @@ def search_request(
         dsl=expression,
         dsl_type=BoolExprV1,
         placeholder_group=PlaceholderGroup(placeholders=[place]).SerializeToString(),
-        nq=1,
+        nq=len(vectors),
         output_fields=[schema.KEY],  # without any, Lite returns the vectors
         search_params=[KeyValuePair(key=key, value=value) for key, value in pairs.items()],
         consistency_level=Bounded,
@@ -51,7 +53,11 @@ def search_request(
     )
 
 
-def found_keys(answer: SearchResults) -> list[str]:
-    """The keys found, best first. Raises MilvusException where it tells of a failure."""
+def found_keys(answer: SearchResults) -> list[list[str]]:
+    """The keys found for each vector, best first. Raises MilvusException where it tells of a failure."""
     check_status(answer.status)
-    return list(answer.results.ids.str_id.data)
+    keys = list(answer.results.ids.str_id.data)
+    ends = [0]
+    for count in answer.results.topks:
+        ends.append(ends[-1] + count)
+    return [keys[start:end] for start, end in pairwise(ends)]
