@@ -24,6 +24,7 @@ from memplane_maintenance.access import AccessFold
 from memplane_maintenance.drain import Drainer, DrainLimits
 from memplane_maintenance.idle import IdleRelease
 from memplane_maintenance.jobs import JobRunner, all_jobs
+from memplane_maintenance.jobs.erase_copies import ValkeyCopies
 from memplane_maintenance.jobs.reconcile_watch import IndexWatch
 from memplane_maintenance.retirement import Retirement
 from memplane_maintenance.settings import MaintenanceSettings
@@ -66,7 +67,13 @@ class Parts:
         )
         self.jobs = JobRunner(
             database,
-            all_jobs(database, index, self.drainer.drain, rpc_timeout_s=index.rpc_timeout_s),
+            all_jobs(
+                database,
+                index,
+                self.drainer.drain,
+                rpc_timeout_s=index.rpc_timeout_s,
+                copies=ValkeyCopies(cache, broker),
+            ),
             lease_s=worker.lease_s,
             slice_s=worker.slice_s,
             stopping=stopping,

@@ -7,7 +7,8 @@ from uuid import UUID
 import msgspec
 
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.storage.erasures import JOB, TENANT_JOB, Subject
+from memplane_core.storage.erasures import Subject
+from memplane_core.storage.jobs import ERASE, ERASE_TENANT
 from memplane_core.storage.removals import remove_memories
 from memplane_core.storage.session import Connection
 
@@ -24,6 +25,7 @@ STORES: Final[Mapping[str, str]] = {
     "chunk": "chunks",
     "history": "history",
     "outbox": "outbox",
+    "merge_plan": "merge_plans",
 }
 """Tables with rows of memories, and what receipts call them. A test holds them against the schema."""
 
@@ -34,14 +36,12 @@ class Erased(msgspec.Struct, frozen=True):
     Attributes:
         seen: How many memories it had.
         counts: Rows, by what receipts call them.
-        unsettled: The index was being told of one of them in vain: such a call may take effect yet.
-        pending: The index had not been told of all of them.
+        unsettled: The index was, or may just have been, told of one of them by a call that may take effect yet.
     """
 
     seen: int = 0
     counts: dict[str, int] = {}
     unsettled: bool = False
-    pending: bool = False
 
 
 async def erase_memories(
@@ -91,11 +91,12 @@ async def _erase(tenant: TenantId, connection: Connection, erasure_id: UUID, ids
     )
     row = await connection.fetchrow(
         f"""
-        SELECT {counted}, o.unsettled, o.pending FROM (
-            SELECT coalesce(bool_or(attempts > 0), false) AS unsettled, count(*) > 0 AS pending FROM outbox
-            WHERE tenant_id = $1 AND memory_id = ANY($2::uuid[]) AND done_at IS NULL AND failed_at IS NULL
-              AND op = 'upsert'
-        ) o
+        SELECT {counted}, EXISTS (
+            SELECT FROM outbox o WHERE o.tenant_id = $1 AND o.memory_id = ANY($2::uuid[])
+              AND o.done_at IS NULL AND o.failed_at IS NULL AND (o.attempts > 0 OR drain.held)) AS unsettled
+        FROM (SELECT EXISTS (
+            SELECT FROM lease WHERE tenant_id = $1 AND name = 'drain' AND expires_at > clock_timestamp()) AS held
+        ) drain
         """,
         tenant,
         ids,
@@ -110,7 +111,7 @@ async def _erase(tenant: TenantId, connection: Connection, erasure_id: UUID, ids
     )
     await remove_memories(tenant, connection, ids)
     counts = {name: row[name] for name in STORES.values() if row[name]}
-    return Erased(len(ids), counts, row["unsettled"], row["pending"])
+    return Erased(len(ids), counts, row["unsettled"])
 
 
 async def sweep_traces(tenant: TenantId, connection: Connection, erasure_id: UUID) -> dict[str, int]:
@@ -248,7 +249,7 @@ async def forget_jobs(tenant: TenantId, connection: Connection, erasure_id: UUID
     rows = await connection.fetch(
         "SELECT id, state, to_jsonb(j) AS kept FROM job j WHERE tenant_id = $1 AND kind <> ALL($2::text[])",
         tenant,
-        [JOB, TENANT_JOB],
+        [ERASE, ERASE_TENANT],
     )
     ids = {row["memory_id"] for row in await _mentioned(tenant, connection, erasure_id, rows)}
     naming = [row for row in rows if _names(row["kept"], who) or not ids.isdisjoint(_texts(row["kept"]))]

@@ -12,14 +12,9 @@ from uuid_utils.compat import uuid7
 from memplane_core.contracts.erasures import ErasureReceipt, ErasureState, SubjectKind
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.generations import hold_writes, join_writers
-from memplane_core.storage.jobs import end_job
+from memplane_core.storage.jobs import ERASE, ERASE_TENANT, end_job
 from memplane_core.storage.session import Connection, Row
-
-JOB: Final = "erase"
-"""The kind of job that erases persons: one run takes all of a tenant's, in turn."""
-
-TENANT_JOB: Final = "erase_tenant"
-"""The kind of job that erases a tenant; the schema knows its name too."""
+from memplane_core.storage.tenants import require_tenant
 
 _HOLD_S: Final = 2.0
 
@@ -94,9 +89,11 @@ async def begin(tenant: TenantId, connection: Connection, who: Subject, *, subje
         started_by: Public id of the key that asks for it.
 
     Raises:
+        NotFound: The tenant is gone.
         Exception: One of which `session.is_contention` is true: writers were in the way.
     """
     await hold_writes(tenant, connection, wait_s=_HOLD_S)
+    await require_tenant(tenant, connection)
     running = await connection.fetchval(
         """
         SELECT id FROM erasure WHERE tenant_id = $1 AND state = 'running' AND kind = $2
@@ -123,7 +120,7 @@ async def begin(tenant: TenantId, connection: Connection, who: Subject, *, subje
         subject,
         started_by,
     )
-    await _see_to_job(tenant, connection, kind=JOB, started_by=started_by)
+    await _see_to_job(tenant, connection, kind=ERASE, started_by=started_by)
     return Begun(erasure_id, made=True)
 
 
@@ -139,6 +136,7 @@ async def begin_tenant(tenant: TenantId, connection: Connection, *, subject: str
     erasure_id = uuid7()
     await connection.execute("UPDATE tenant SET deleted_at = clock_timestamp() WHERE id = $1", tenant)
     await connection.execute("DELETE FROM job WHERE tenant_id = $1", tenant)
+    await connection.execute("DELETE FROM erasure WHERE tenant_id = $1", tenant)
     await connection.execute(
         "INSERT INTO erasure (tenant_id, id, kind, subject, started_by) VALUES ($1, $2, 'tenant', $3, $4)",
         tenant,
@@ -146,7 +144,7 @@ async def begin_tenant(tenant: TenantId, connection: Connection, *, subject: str
         subject,
         started_by,
     )
-    await _see_to_job(tenant, connection, kind=TENANT_JOB, started_by=started_by)
+    await _see_to_job(tenant, connection, kind=ERASE_TENANT, started_by=started_by)
     return Begun(erasure_id, made=True)
 
 
@@ -252,9 +250,13 @@ async def save_erasure(
     counts: Mapping[str, int] | None = None,
     unsettled: bool | None = None,
     wait_s: float = 0.0,
+    settle_s: float = 0.0,
     error: str | None = None,
 ) -> None:
-    """Write down how far it is, and what has gone since; nobody goes on with it for `wait_s`."""
+    """Write down how far it is, and what has gone since.
+
+    Nobody goes on with it for `wait_s`, nor before it was asked for `settle_s` ago.
+    """
     total = dict(erasure.counts)
     for name, count in (counts or {}).items():
         total[name] = total.get(name, 0) + count
@@ -262,7 +264,8 @@ async def save_erasure(
         """
         UPDATE erasure SET phase = $3, pass = $4, counts = $5, unsettled = unsettled OR $6, error = $7,
             started_at = coalesce(started_at, clock_timestamp()),
-            not_before = clock_timestamp() + make_interval(secs => $8)
+            not_before = greatest(
+                clock_timestamp() + make_interval(secs => $8), created_at + make_interval(secs => $9))
         WHERE tenant_id = $1 AND id = $2 AND state = 'running'
         """,
         tenant,
@@ -273,6 +276,7 @@ async def save_erasure(
         bool(unsettled),
         error,
         wait_s,
+        settle_s,
     )
 
 
@@ -327,6 +331,13 @@ async def fail_running(tenant: TenantId, connection: Connection, *, error: str) 
         """,
         tenant,
         error,
+    )
+
+
+async def give_up_tenant(tenant: TenantId, connection: Connection) -> None:
+    """Let the tenant, which stays gone, be erased anew by whoever asks for it next."""
+    await connection.execute(
+        "DELETE FROM erasure WHERE tenant_id = $1 AND kind = 'tenant' AND state = 'running'", tenant
     )
 
 

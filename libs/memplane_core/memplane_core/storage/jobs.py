@@ -81,6 +81,12 @@ class DueJob(msgspec.Struct, frozen=True):
 _COLUMNS: Final = ", ".join(JobRecord.__struct_fields__)
 _LIVING: Final = "state IN ('queued', 'running')"
 
+ERASE: Final = "erase"
+"""The kind of job that erases persons: one run takes all of a tenant's, in turn."""
+
+ERASE_TENANT: Final = "erase_tenant"
+"""The kind of job that erases a tenant; the schema knows its name too."""
+
 
 async def create_job(
     tenant: TenantId, connection: Connection, *, kind: str, params: Mapping[str, Any], dry_run: bool, started_by: str
@@ -135,14 +141,14 @@ async def ask_cancel(tenant: TenantId, connection: Connection, job_id: UUID) -> 
     """Ask a run to end before its next batch; one that nobody has taken yet ends at once. None where there is none.
 
     Raises:
-        Conflict: It is done or has failed. One that is cancelled stays so.
+        Conflict: It is done or has failed, or it erases somebody. One that is cancelled stays so.
     """
     row = await connection.fetchrow(
         f"""
         UPDATE job SET cancel_asked = true, not_before = clock_timestamp(),
             state = CASE WHEN epoch = 0 THEN 'cancelled' ELSE state END,
             finished_at = CASE WHEN epoch = 0 THEN clock_timestamp() END
-        WHERE tenant_id = $1 AND id = $2 AND {_LIVING}
+        WHERE tenant_id = $1 AND id = $2 AND {_LIVING} AND kind NOT IN ('{ERASE}', '{ERASE_TENANT}')
         RETURNING {_COLUMNS}
         """,
         tenant,
@@ -151,6 +157,8 @@ async def ask_cancel(tenant: TenantId, connection: Connection, job_id: UUID) -> 
     if row is not None:
         return _record(row)
     found = await get_job(tenant, connection, job_id)
+    if found is not None and found.kind == ERASE and found.state in ("queued", "running"):
+        raise Conflict("an erasure cannot be cancelled")
     if found is not None and found.state != "cancelled":
         raise Conflict(f"the job has ended: it is {found.state}")
     return found

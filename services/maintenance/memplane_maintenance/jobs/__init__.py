@@ -4,8 +4,12 @@ from collections.abc import Awaitable, Callable
 
 from memplane_core.domain.ports import VectorIndex
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.jobs import ERASE, ERASE_TENANT
 from memplane_core.storage.session import Database
 from memplane_maintenance.drain import DrainReport
+from memplane_maintenance.jobs.erase import Erase
+from memplane_maintenance.jobs.erase_copies import Copies
+from memplane_maintenance.jobs.erase_tenant import EraseTenant
 from memplane_maintenance.jobs.job import Job
 from memplane_maintenance.jobs.reconcile import Reconcile
 from memplane_maintenance.jobs.reindex import Reindex
@@ -20,12 +24,15 @@ def all_jobs(
     drain: Callable[[TenantId], Awaitable[DrainReport]],
     *,
     rpc_timeout_s: float = 20.0,
+    copies: Copies | None = None,
 ) -> dict[str, Job]:
     """Every kind of job, by the name that requests use (`contracts.job_runs`).
 
-    After `rpc_timeout_s` a call to the index can no longer take effect.
+    After `rpc_timeout_s` a call to the index can no longer take effect. `copies` are what caches keep.
     """
     return {
         "reindex": Reindex(database, index, drain),
         "reconcile": Reconcile(database, index, rpc_timeout_s=rpc_timeout_s),
+        ERASE: Erase(database, index, copies=copies, rpc_timeout_s=rpc_timeout_s),
+        ERASE_TENANT: EraseTenant(database, index, copies=copies, rpc_timeout_s=rpc_timeout_s),
     }
