@@ -41,11 +41,23 @@ class Section(BaseModel):
 
 
 class ServerSettings(Section):
-    """Where a service listens. `metrics_port` 0 switches metrics off."""
+    """Where a service listens, and how patient it is with those who call it.
+
+    Attributes:
+        metrics_port: 0 switches metrics off.
+        header_timeout_s: Longest that a connection may take for the headers of a request, and be idle between two.
+        patience_s: Longest that a service waits for the body of a request, or for its answer to be read, with a second
+            more for each `min_bytes_s` bytes of it.
+        max_connections: Those beyond wait until one ends.
+    """
 
     host: str = "127.0.0.1"
     port: Port = 8080
     metrics_port: Port = 0
+    header_timeout_s: float = Field(default=30.0, ge=0.1)
+    patience_s: float = Field(default=30.0, gt=0)
+    min_bytes_s: int = Field(default=4096, ge=1)
+    max_connections: int = Field(default=4096, ge=1)
 
 
 class LogSettings(Section):

@@ -22,6 +22,7 @@ from memplane_core.storage.usage_days import UsageMeter
 from memplane_core.web.app import ServiceApp, build_app
 from memplane_gateway.audit import AUDIT_ROUTES
 from memplane_gateway.auth import DoorAuth, KeyDirectory
+from memplane_gateway.cors import cors_of
 from memplane_gateway.deeds import Refusals
 from memplane_gateway.docs import docs_routes
 from memplane_gateway.entities import ENTITY_ROUTES
@@ -182,4 +183,6 @@ def create_app(settings: GatewaySettings | None = None) -> ServiceApp:
         ],
         dependencies=dependencies,
         before_send=[Answers(lambda: parts.usage), Refusals(lambda: parts.database)],
+        cors=cors_of(settings.gateway.cors_origins),
+        strict_json=True,
     )

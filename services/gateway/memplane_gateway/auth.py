@@ -38,13 +38,16 @@ FindKey = Callable[[str], Awaitable[StoredKey | None]]
 def presented_secret(headers: Headers) -> str:
     """What the caller identifies itself with; `""` where it is nothing that we know.
 
-    `Authorization` counts where it is given, with the scheme `Bearer` or `Token`; else `X-API-Key`.
+    That is `Authorization` with the scheme `Bearer` or `Token`, or `X-API-Key`; both only where they say the same.
     """
-    authorization = headers.get("authorization")
+    authorization, other = headers.get("authorization"), headers.get("x-api-key")
     if authorization is None:
-        return headers.get("x-api-key", "").strip()
+        return (other or "").strip()
     scheme, _, secret = authorization.strip().partition(" ")
-    return secret.strip() if scheme.lower() in _SCHEMES else ""
+    secret = secret.strip()
+    if scheme.lower() not in _SCHEMES or (other is not None and other.strip() != secret):
+        return ""
+    return secret
 
 
 class KeyDirectory:

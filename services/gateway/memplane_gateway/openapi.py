@@ -194,9 +194,9 @@ def _set_parameters(operation: Json) -> None:
 
 
 def _set_limits(operation: Json) -> None:
-    """Whatever a key asks for may come too fast, or in too long a body."""
-    for status in (413, 429):
-        if status == 429 or "requestBody" in operation:
+    """Whatever a key asks for may come too fast, and a body too slowly, too long, or of another kind."""
+    for status in (400, 408, 413, 415, 429):
+        if status in (400, 429) or "requestBody" in operation:
             spec = problems(status)[status]
             content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
             operation["responses"].setdefault(str(status), {"description": spec.description, "content": content})

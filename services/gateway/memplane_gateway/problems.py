@@ -18,8 +18,8 @@ PROBLEMS: Final[tuple[Explained, ...]] = (
     Explained(
         "malformed_request",
         400,
-        "The body is not JSON, or the request cannot be read at all.",
-        "Check how the body is encoded. NaN, infinity and comments are not JSON.",
+        "The body is not JSON, or the request cannot be read at all, or could be read in two ways.",
+        "Check how the body is encoded. NaN, infinity and comments are not JSON. Send each header once.",
     ),
     Explained(
         "unauthorized",
@@ -47,6 +47,12 @@ PROBLEMS: Final[tuple[Explained, ...]] = (
         "Check the id and the key. What belongs to another tenant is not found either.",
     ),
     Explained("method_not_allowed", 405, "The route exists and does not take this method.", "See Allow."),
+    Explained(
+        "request_timeout",
+        408,
+        "The body did not come in time.",
+        "Send it again over a better connection, or in smaller pieces.",
+    ),
     Explained(
         "conflict",
         409,
@@ -89,6 +95,12 @@ PROBLEMS: Final[tuple[Explained, ...]] = (
         413,
         "The body is larger than the route takes (256 KiB, or 48 MiB for a batch), or than your limits allow.",
         "Split the batch, or shorten the content.",
+    ),
+    Explained(
+        "unsupported_media_type",
+        415,
+        "The body does not say that it is JSON in UTF-8, or is compressed.",
+        "Send Content-Type: application/json, and no Content-Encoding.",
     ),
     Explained(
         "invalid_request",

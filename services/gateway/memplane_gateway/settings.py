@@ -17,6 +17,7 @@ from memplane_core.settings import (
 )
 
 Secret = Annotated[SecretStr, Field(min_length=32)]
+Origin = Annotated[str, Field(pattern=r"^(\*|https?://[A-Za-z0-9.\[\]:-]+)$")]
 
 
 class IndexDefaults(IndexSettings):
@@ -38,6 +39,8 @@ class DoorSettings(Section):
         key_cache_s: How long a key is trusted without asking the database, and so how late a revocation may be felt.
         trusted_proxies: Networks of proxies in front of the gateway, whose `X-Forwarded-For` tells the audit where a
             request comes from; from anybody else it is ignored.
+        cors_origins: Origins whose pages may call from a browser, like `https://app.example`, or `*` for all. None
+            may unless it is set. Cookies are never asked for: a page needs a key like everybody else.
         docs: Whether `/docs` and `/openapi.json` are served.
     """
 
@@ -48,6 +51,7 @@ class DoorSettings(Section):
     request_timeout_s: float = Field(default=30.0, gt=0)
     key_cache_s: float = Field(default=10.0, ge=0, le=30)
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
+    cors_origins: tuple[Origin, ...] = ()
     docs: bool = True
 
     @property

@@ -63,7 +63,9 @@ class TestCreatingTenants:
         assert fault(await door.client.post("/admin/v1/tenants", json=body, headers=ADMIN)) == pointer
 
     async def test_a_body_that_is_no_json_is_a_400(self, door: Gateway) -> None:
-        answer = await door.client.post("/admin/v1/tenants", content=b"{", headers=ADMIN)
+        answer = await door.client.post(
+            "/admin/v1/tenants", content=b"{", headers=ADMIN | {"Content-Type": "application/json"}
+        )
         assert (answer.status_code, answer.json()["code"]) == (400, "malformed_request")
 
     async def test_without_the_embedding_service_none_can_be_made(self, gateway: Gateway) -> None:

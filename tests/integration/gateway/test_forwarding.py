@@ -13,7 +13,8 @@ MEMORY = "/v1/memories/01990000-0000-7000-8000-000000000001"
 
 
 async def headers_of(gateway: Gateway) -> dict[str, str]:
-    return bearer_of(await gateway.make_key(await gateway.make_tenant()))
+    key = await gateway.make_key(await gateway.make_tenant())
+    return {**bearer_of(key), "Content-Type": "application/json"}
 
 
 class TestPassingOn:

@@ -105,8 +105,9 @@ class TestRates:
         self, door: Gateway, tenant: TenantView, key: KeyCreated
     ) -> None:
         await limit(door, tenant, write={"requests": 1, "seconds": 60})
+        headers = {**bearer_of(key), "Content-Type": "application/json"}
         statuses = [
-            (await door.client.post("/v1/memories", content=body, headers=bearer_of(key))).status_code
+            (await door.client.post("/v1/memories", content=body, headers=headers)).status_code
             for body in (b'{"content": "x"}', b"no json at all")
         ]
         assert statuses == [200, 429]
@@ -221,7 +222,8 @@ class TestSizes:
                 yield b"x" * 200
             yield b'"}'
 
-        answer = await door.client.post("/v1/memories", content=parts(), headers=bearer_of(key))
+        headers = {**bearer_of(key), "Content-Type": "application/json"}
+        answer = await door.client.post("/v1/memories", content=parts(), headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
         assert door.retrieval.received == []
 

@@ -77,7 +77,7 @@ class TestSystem:
             ("GET", "/nope", 404),
             ("PUT", "/v1/memories", 405),
             ("GET", "/docs/assets/app.py", 404),
-            ("GET", "//admin//v1/tenants/", 401),
+            ("GET", "//admin//v1/tenants/", 404),
         ],
     )
     async def test_every_error_is_a_problem_document(self, door: Gateway, method: str, path: str, status: int) -> None:

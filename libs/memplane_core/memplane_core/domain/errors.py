@@ -74,6 +74,14 @@ class NotFound(MemplaneError):
     title = "Not found"
 
 
+class RequestTimeout(MemplaneError):
+    """The client did not send its request in time."""
+
+    status = 408
+    code = "request_timeout"
+    title = "Request timeout"
+
+
 class Conflict(MemplaneError):
     """The request is sound but something else holds the place it wants."""
 
@@ -124,6 +132,14 @@ class PayloadTooLarge(MemplaneError):
     status = 413
     code = "payload_too_large"
     title = "Payload too large"
+
+
+class UnsupportedMedia(MemplaneError):
+    """The body is of another type or coding than the route takes."""
+
+    status = 415
+    code = "unsupported_media_type"
+    title = "Unsupported media type"
 
 
 class InvalidRequest(MemplaneError):

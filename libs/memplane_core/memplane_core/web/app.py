@@ -5,16 +5,19 @@ import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 import uuid_utils
 from litestar import Litestar
+from litestar.config.cors import CORSConfig
 from litestar.datastructures import Headers, MutableScopeHeaders
 from litestar.openapi import OpenAPIConfig
 from litestar.types import (
     BeforeMessageSendHookHandler,
     ControllerRouterHandler,
+    HTTPResponseStartEvent,
+    HTTPScope,
     LifeSpanReceive,
     LifeSpanScope,
     LifeSpanSend,
@@ -25,17 +28,22 @@ from litestar.types import (
     Send,
 )
 
-from memplane_core.observability.logs import configure_logs
+from memplane_core.domain.errors import MemplaneError
+from memplane_core.observability.logs import configure_logs, get_logger
 from memplane_core.observability.metrics import REQUEST_SECONDS, REQUESTS, serve_metrics
-from memplane_core.settings import Settings
+from memplane_core.settings import ServerSettings, Settings
 from memplane_core.web.health import Check, health_routes
-from memplane_core.web.problems import EXCEPTION_HANDLERS
-from memplane_core.web.request import ServiceRequest
+from memplane_core.web.pace import ClientTooSlow, Pace
+from memplane_core.web.problems import EXCEPTION_HANDLERS, problem_of, render
+from memplane_core.web.request import STRICT_JSON, ServiceRequest
+from memplane_core.web.shape import METHODS, fault_of
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 """Of routes that do not set their own."""
+
+_log = get_logger(__name__)
 
 _SANE_ID: Final = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
@@ -44,10 +52,11 @@ class ServiceApp(Litestar):
     """A Litestar application that gives every request an id, a log context and a place in the metrics.
 
     This happens outside of Litestar's own middleware, which runs only once a route has been found: an unknown path
-    gets its request id too.
+    gets its request id too. So does what is refused for its shape, and who sends or reads too slowly is given up.
     """
 
     service: str = "unknown"
+    pace: Pace
 
     async def __call__(
         self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend
@@ -63,6 +72,7 @@ class ServiceApp(Litestar):
         structlog.contextvars.bind_contextvars(service=self.service, request_id=request_id)
         began = time.perf_counter()
         status = 500
+        paced = self.pace.sending(cast("Send", send))
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -70,15 +80,52 @@ class ServiceApp(Litestar):
                 status = message["status"]
                 headers = MutableScopeHeaders.from_message(message)
                 headers["X-Request-Id"] = str(scope["state"]["request_id"])
+                headers["Server"] = "memplane"
+                headers["X-Content-Type-Options"] = "nosniff"
                 headers.setdefault("Cache-Control", "no-store")
-            await send(message)  # pyright: ignore[reportArgumentType]
+            await paced(message)  # pyright: ignore[reportArgumentType]
 
         try:
-            await super().__call__(scope, receive, send_with_headers)  # pyright: ignore[reportArgumentType]
+            await self._answer(scope, self.pace.receiving(cast("Receive", receive)), cast("Send", send_with_headers))
+        except Exception as error:
+            if not _is_too_slow(error):
+                raise
+            _log.info("a client was given up", reason=str(_is_too_slow(error)))
         finally:
             route = scope.get("path_template", "") or "unmatched"
-            REQUESTS.labels(self.service, scope["method"], route, str(status)).inc()
-            REQUEST_SECONDS.labels(self.service, scope["method"], route).observe(time.perf_counter() - began)
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            REQUESTS.labels(self.service, method, route, str(status)).inc()
+            REQUEST_SECONDS.labels(self.service, method, route).observe(time.perf_counter() - began)
+
+    async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        fault = fault_of(scope)
+        if fault is None:
+            await super().__call__(scope, receive, send)
+        else:
+            await self._refuse(scope, send, fault)
+
+    async def _refuse(self, scope: HTTPScope, send: Send, error: MemplaneError) -> None:
+        """Answer without asking for a route."""
+        answer = render(problem_of(error, request_id=str(scope["state"]["request_id"])))
+        body = answer.content
+        headers = {**answer.headers, "content-type": answer.media_type or "", "content-length": str(len(body))}
+        start: HTTPResponseStartEvent = {
+            "type": "http.response.start",
+            "status": error.status,
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        }
+        scope["litestar_app"] = self
+        for hook in self.before_send:
+            await hook(start, scope)
+        await send(start)
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _is_too_slow(error: BaseException | None) -> ClientTooSlow | None:
+    """The `ClientTooSlow` that `error` is, or comes from."""
+    while error is not None and not isinstance(error, ClientTooSlow):
+        error = error.__cause__
+    return error
 
 
 @asynccontextmanager
@@ -103,6 +150,8 @@ def build_app(
     dependencies: Mapping[str, Any] | None = None,
     openapi: OpenAPIConfig | None = None,
     before_send: Sequence[BeforeMessageSendHookHandler] = (),
+    cors: CORSConfig | None = None,
+    strict_json: bool = False,
 ) -> ServiceApp:
     """An application with our request class, problems, health routes, logs and metrics.
 
@@ -116,6 +165,9 @@ def build_app(
         dependencies: Litestar dependencies by name.
         openapi: Only a public door documents itself.
         before_send: Sees every message before it is sent, errors and unknown routes included.
+        cors: Which pages of other origins may call; None: none.
+        strict_json: Whether bodies must say that they are JSON, and keys that are given twice are refused. For doors:
+            services behind one are given what it has read.
     """
     configure_logs(settings.log, service=service)
     serve_metrics(settings.server.host, settings.server.metrics_port)
@@ -129,7 +181,14 @@ def build_app(
         request_max_body_size=MAX_BODY_BYTES,
         openapi_config=openapi,
         before_send=list(before_send),
+        cors_config=cors,
+        opt={STRICT_JSON: strict_json},
         logging_config=None,
     )
     app.service = service
+    app.pace = _pace(settings.server)
     return app
+
+
+def _pace(server: ServerSettings) -> Pace:
+    return Pace(patience_s=server.patience_s, min_bytes_s=server.min_bytes_s)

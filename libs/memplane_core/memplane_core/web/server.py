@@ -1,14 +1,23 @@
 """Serves an application: one process a pod, one worker in it."""
 
+import resource
+from typing import Final
+
 from granian import Granian
-from granian.constants import Interfaces, Loops
+from granian.constants import HTTPModes, Interfaces, Loops
+from granian.http import HTTP1Settings
 from granian.log import LogLevels
 
 from memplane_core.settings import Settings
 
+_HEADER_BYTES: Final = 64 * 1024
+_OTHER_FILES: Final = 512
+"""What a process has open besides its connections, amply."""
+
 
 def serve(target: str, settings: Settings) -> None:
     """Serve the application factory named `module:function` until TERM or Ctrl-C, then finish what is under way."""
+    _allow_files(settings.server.max_connections + _OTHER_FILES)
     Granian(
         target,
         address=settings.server.host,
@@ -18,8 +27,22 @@ def serve(target: str, settings: Settings) -> None:
         factory=True,
         workers=1,
         backlog=1024,
+        backpressure=settings.server.max_connections,
+        # HTTP/2 in the clear is spoken by nobody who calls us, and lets one connection ask for hundreds of answers.
+        http=HTTPModes.http1,
+        http1_settings=HTTP1Settings(
+            header_read_timeout=round(settings.server.header_timeout_s * 1000), max_buffer_size=_HEADER_BYTES
+        ),
         log_level=LogLevels.warning,
         websockets=False,
         # A worker that had to be shot would leave its requests unanswered; the drain above it is bounded instead.
         workers_kill_timeout=30,
     ).serve()
+
+
+def _allow_files(count: int) -> None:
+    """Let this process have `count` files open, or as many as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
