@@ -12,6 +12,7 @@ SERVICES = ROOT / "services"
 LET_THROUGH = {
     "gateway/memplane_gateway/forwarding.py",
     "retrieval/memplane_retrieval/routes.py",
+    "retrieval/memplane_retrieval/routes_markers.py",
     "retrieval/memplane_retrieval/routes_records.py",
 }
 

@@ -34,6 +34,7 @@ from memplane_gateway.key_uses import KeyUses
 from memplane_gateway.keys import KEY_ROUTES
 from memplane_gateway.limit_routes import LIMIT_ROUTES
 from memplane_gateway.limits import Answers, LimitDirectory, Limiter
+from memplane_gateway.markers import MARKER_ROUTES
 from memplane_gateway.memories import MEMORY_ROUTES
 from memplane_gateway.openapi import describe
 from memplane_gateway.own_keys import OWN_KEY_ROUTES
@@ -47,6 +48,7 @@ from memplane_gateway.whoami import WHOAMI_ROUTES
 
 ROUTES: Final[Sequence[ControllerRouterHandler]] = (
     *MEMORY_ROUTES,
+    *MARKER_ROUTES,
     *HISTORY_ROUTES,
     *ENTITY_ROUTES,
     *JOB_ROUTES,

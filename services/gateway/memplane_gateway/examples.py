@@ -74,6 +74,8 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
         "sort": "-occurred_at",
         "limit": 50,
     },
+    "forgetMemories": {"filters": {"user_id": "ana", "scene": ["smalltalk"]}, "dry_run": True},
+    "giveFeedback": {"value": "helpful"},
     "updateMemory": {"importance": 0.9, "pinned": True},
     "startJob": {"kind": "reindex", "model": "multilingual-e5-small"},
     "startTenantJob": {"kind": "reindex", "model": "multilingual-e5-small"},

@@ -105,7 +105,7 @@ async def list_memories(
 async def list_matching_memories(
     request: ServiceRequest, data: JSONBody[ListRequest], *, forwarder: NamedDependency[Forwarder]
 ) -> Response[bytes]:
-    """Page through all memories that a filter of any kind matches, exact to the end.
+    """Page through all memories that a filter of any kind matches, exact to the end; with `state` through hidden ones.
 
     Needs the scope `memories:read`.
     """

@@ -22,10 +22,12 @@ from memplane_core.web.app import ServiceApp, build_app
 from memplane_core.web.middleware import InternalAuth
 from memplane_retrieval.embedding import Chunker
 from memplane_retrieval.generations import Generations
+from memplane_retrieval.markers import Markers
 from memplane_retrieval.nomination import Nominator
 from memplane_retrieval.patch import Patcher
 from memplane_retrieval.reranking import Reranking
 from memplane_retrieval.routes import ROUTES
+from memplane_retrieval.routes_markers import MARKER_ROUTES
 from memplane_retrieval.routes_records import RECORD_ROUTES
 from memplane_retrieval.search import Searcher
 from memplane_retrieval.settings import RetrievalSettings
@@ -71,7 +73,7 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
         await parts["database"].ping()
 
     return build_app(
-        [*ROUTES, *RECORD_ROUTES],
+        [*ROUTES, *MARKER_ROUTES, *RECORD_ROUTES],
         service="retrieval",
         settings=settings,
         lifespan=[lifespan],
@@ -80,7 +82,7 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
         middleware=[InternalAuth(tokens)],
         dependencies={
             name: _provide(parts, name)
-            for name in ("database", "generations", "writer", "patcher", "searcher", "index_wait")
+            for name in ("database", "generations", "writer", "patcher", "markers", "searcher", "index_wait")
         },
     )
 
@@ -140,6 +142,7 @@ def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
         "generations": generations,
         "writer": Writer(ports.database, generations, chunker, ports.kicker),
         "patcher": Patcher(ports.database, generations, chunker, ports.kicker),
+        "markers": Markers(ports.database, generations, ports.kicker),
         "searcher": Searcher(
             ports.database,
             Nominator(ports.database, ports.index),

@@ -11,6 +11,7 @@ from uuid import UUID
 from memplane_core.contracts.lists import Sort
 from memplane_core.domain.errors import invalid
 from memplane_core.domain.filters import Filter, fingerprint
+from memplane_core.domain.memory import State
 from memplane_core.storage.lists import Order, Place
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -21,16 +22,16 @@ _SEAL_BYTES: Final = 9  # with the rest a multiple of three, so that base64 need
 
 
 class Cursors:
-    """Makes and reads the cursors of one list: of one filter in one order.
+    """Makes and reads the cursors of one list: of one filter and state in one order.
 
     A cursor is sealed with what it belongs to. That keeps mistakes out, and needs no secret: it says nothing that its
     holder has not seen, and a forged one only begins somewhere else in the holder's own list.
     """
 
-    def __init__(self, where: Filter, sort: Sort) -> None:
+    def __init__(self, where: Filter, sort: Sort, *, state: State = "active") -> None:
         self._order = Order.of(sort)
         self._layout = _TIME if self._order.is_time else _NUMBER
-        self._key = hashlib.sha256(fingerprint(where) + sort.encode()).digest()
+        self._key = hashlib.sha256(fingerprint(where) + f"{sort} {state}".encode()).digest()
 
     def cursor_of(self, last: Place) -> str:
         """The cursor that continues after `last`."""
@@ -46,7 +47,7 @@ class Cursors:
             value, id_ = self._layout.unpack(self._unsealed(cursor))
             return Place(_EPOCH + value * _MICROSECOND if self._order.is_time else value, UUID(bytes=id_))
         except (binascii.Error, ValueError, OverflowError, struct.error):
-            detail = "must be the next_cursor of an earlier page with the same filters and sort"
+            detail = "must be the next_cursor of an earlier page with the same filters, state and sort"
             raise invalid(pointer, detail) from None
 
     def _unsealed(self, cursor: str) -> bytes:

@@ -53,7 +53,7 @@ class Patcher:
             PreconditionFailed: `if_match` is not its version.
             QuotaExceeded: The tenant has no tokens left for its new text today.
             DuplicateMemory: It would become equal to another active memory.
-            Conflict: Others kept changing it.
+            Conflict: It is forgotten or merged, or others kept changing it.
         """
         check_patch_owner(principal, patch, policy=await self._generations.policy(principal.tenant))
         given = given_fields(patch)
@@ -84,7 +84,7 @@ class Patcher:
             if fingerprint and await idempotency.recall(tenant, connection, fingerprint, kind=EFFECTS):
                 return await _replay(principal, connection, memory_id)
             before = await memories.read_revision(tenant, connection, memory_id)
-        planned = amend(_found(principal, before, if_match=if_match), given)
+        planned = amend(_shown(_found(principal, before, if_match=if_match)), given)
         generation = await self._generations.active(tenant)
         text = None
         if planned.new_text:
@@ -94,7 +94,7 @@ class Patcher:
             if fingerprint and await idempotency.claim(tenant, connection, fingerprint, kind=EFFECTS):
                 return await _replay(principal, connection, memory_id)
             current = await memories.read_revision(tenant, connection, memory_id, lock=True)
-            locked = _found(principal, current, if_match=if_match)
+            locked = _shown(_found(principal, current, if_match=if_match))
             memory = await _change(principal, connection, locked, given=given, prepared=prepared)
             if fingerprint:
                 await idempotency.settle(tenant, connection, fingerprint, outcome=[Effect(str(memory_id))])
@@ -195,6 +195,13 @@ async def _check_place(tenant: TenantId, connection: Connection, locked: Revisio
             raise DuplicateMemory(
                 f"memory {holder.memory.id} has this external_id for that user and agent already", id=holder.memory.id
             )
+
+
+def _shown(revision: Revision) -> Revision:
+    """What is hidden stays as it is, so that it comes back as it was."""
+    if revision.memory.state != "active":
+        raise Conflict(f"this memory is {revision.memory.state}: restore it first")
+    return revision
 
 
 def _found(principal: Principal, revision: Revision | None, *, if_match: int | None) -> Revision:

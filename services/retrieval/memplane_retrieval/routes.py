@@ -156,7 +156,7 @@ async def list_matching_memories(
     database: NamedDependency[Database],
     generations: NamedDependency[Generations],
 ) -> MemoryPage:
-    """Active memories that match a filter of any kind."""
+    """Memories that match a filter of any kind: active ones, or those that are hidden in one way."""
     principal = request.require("memories:read", bound=True)
     policy = await generations.policy(principal.tenant)
     where = narrowed(principal, parse_filter(data.filters), require_user=policy.require_user)
@@ -164,12 +164,14 @@ async def list_matching_memories(
 
 
 async def _page(tenant: TenantId, database: Database, *, where: Filter, page: ListRequest, pointer: str) -> MemoryPage:
-    cursors = Cursors(where, page.sort)
+    cursors = Cursors(where, page.sort, state=page.state)
     order = lists.Order.of(page.sort)
     after = cursors.place_of(page.cursor, pointer=pointer)
     async with database.tenant(tenant) as connection:
         # One more than asked for says whether there is a next page.
-        found = await lists.list_page(tenant, connection, where=where, order=order, after=after, limit=page.limit + 1)
+        found = await lists.list_page(
+            tenant, connection, where=where, order=order, after=after, limit=page.limit + 1, state=page.state
+        )
     results = found[: page.limit]
     last = cursors.cursor_of(order.place_of(results[-1])) if len(found) > page.limit else None
     return MemoryPage(results=results, next_cursor=last)

@@ -12,6 +12,7 @@ from tests.integration.retrieval.conftest import SECRET, Service
 from memplane_core.domain.tenancy import SCOPES, Principal
 from memplane_core.security.internal import InternalTokens
 from memplane_retrieval.routes import ROUTES
+from memplane_retrieval.routes_markers import MARKER_ROUTES
 from memplane_retrieval.routes_records import RECORD_ROUTES
 
 pytestmark = pytest.mark.anyio
@@ -142,6 +143,38 @@ async def _delete(world: World) -> None:
     assert (await world.bound.delete(f"/v1/memories/{world.mine}")).status_code == 204
 
 
+async def _forget(world: World) -> None:
+    for memory_id in world.theirs:
+        assert (await world.bound.post(f"/v1/memories/{memory_id}/forget")).status_code == 404
+    assert (await world.bound.post(f"/v1/memories/{world.mine}/forget")).json()["state"] == "forgotten"
+
+
+async def _restore(world: World) -> None:
+    theirs = world.theirs[0]
+    assert (await world.free.post(f"/v1/memories/{theirs}/forget")).status_code == 200
+    assert (await world.bound.post(f"/v1/memories/{theirs}/restore")).status_code == 404
+    assert (await world.free.get(f"/v1/memories/{theirs}")).json()["state"] == "forgotten"
+    await world.free.delete(f"/v1/memories/{world.theirs.pop(0)}")
+    assert (await world.bound.post(f"/v1/memories/{world.mine}/restore")).status_code == 200
+
+
+async def _feedback(world: World) -> None:
+    for memory_id in (*world.theirs, world.mine):
+        answer = await world.bound.post(f"/v1/memories/{memory_id}/feedback", json={"value": "helpful"})
+        assert answer.status_code == (200 if memory_id == world.mine else 404)
+    theirs = await world.free.post(f"/v1/memories/{world.theirs[0]}/feedback", json={"value": "not_helpful"})
+    assert theirs.json()["helpful"] == 0
+
+
+async def _forget_matching(world: World) -> None:
+    sly = {"OR": [{"user_id": "bob"}, {"session_id": "s"}]}
+    for dry_run in (True, False):
+        answer = await world.bound.post("/v1/memories/forget", json={"filters": sly, "dry_run": dry_run})
+        assert (answer.json()["forgotten"], answer.json()["sample"]) == (1, [world.mine])
+    refused = await world.bound.post("/v1/memories/forget", json={"filters": {"user_id": "bob"}})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "/filters/user_id")
+
+
 async def _history(world: World) -> None:
     assert (await world.bound.get(f"/v1/memories/{world.mine}/history")).status_code == 200
     for memory_id in world.theirs:
@@ -167,6 +200,10 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "GET /v1/entities": _entities,
     "PATCH /v1/memories/{memory_id:uuid}": _patch,
     "DELETE /v1/memories/{memory_id:uuid}": _delete,
+    "POST /v1/memories/{memory_id:uuid}/forget": _forget,
+    "POST /v1/memories/{memory_id:uuid}/restore": _restore,
+    "POST /v1/memories/{memory_id:uuid}/feedback": _feedback,
+    "POST /v1/memories/forget": _forget_matching,
 }
 
 
@@ -174,7 +211,7 @@ def routes() -> dict[str, HTTPRouteHandler]:
     """Every route of the service."""
     return {
         f"{method} {path}": handler
-        for handler in (*ROUTES, *RECORD_ROUTES)
+        for handler in (*ROUTES, *MARKER_ROUTES, *RECORD_ROUTES)
         for path in handler.paths
         for method in handler.http_methods
         if method != "OPTIONS"
@@ -194,7 +231,7 @@ async def test_on_every_route(route: str, world: World) -> None:
         assert "marker-" not in answer.text
     else:
         await scenario(world)
-    assert await world.others() == before
+    assert await world.others() == before[-len(world.theirs) :]
 
 
 async def test_a_repeated_request_of_another_bind_is_another_request(world: World, service: Service) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from memplane_core.contracts.filters import Filters
+from memplane_core.domain.memory import State
 
 SortKey = Literal[
     "created_at", "updated_at", "occurred_at", "last_accessed_at", "importance", "priority", "access_count"
@@ -21,12 +22,14 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """One page of the memories that match.
 
     Attributes:
+        state: `active`, or what is hidden until it is purged: `forgotten`, or `merged` into another memory.
         sort: What the list is ordered by, `-` for the newest or largest first.
         limit: Most memories in the answer.
-        cursor: `next_cursor` of the page before; it goes with the same `filters` and `sort`.
+        cursor: `next_cursor` of the page before; it goes with the same `filters`, `state` and `sort`.
     """
 
     filters: Filters = {}
+    state: State = "active"
     sort: Sort = "-created_at"
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     cursor: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] | None = None

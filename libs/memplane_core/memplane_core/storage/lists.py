@@ -9,7 +9,7 @@ import msgspec
 
 from memplane_core.contracts.lists import Sort, SortKey
 from memplane_core.domain.filters import Filter
-from memplane_core.domain.memory import Memory
+from memplane_core.domain.memory import Memory, State
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.filter_sql import conditions, fetch_matching, needs_usage
 from memplane_core.storage.memories import ALIVE, COLUMNS, SOURCE, memory_of
@@ -55,14 +55,21 @@ class Place(msgspec.Struct, frozen=True):
 
 
 async def list_page(
-    tenant: TenantId, connection: Connection, *, where: Filter, order: Order, after: Place | None, limit: int
+    tenant: TenantId,
+    connection: Connection,
+    *,
+    where: Filter,
+    order: Order,
+    after: Place | None,
+    limit: int,
+    state: State = "active",
 ) -> list[Memory]:
-    """The next `limit` active, living memories that `where` matches, from the first or from `after` on.
+    """The next `limit` living memories in `state` that `where` matches, from the first or from `after` on.
 
     Raises:
         Unavailable: The metadata of too many memories would have to be read.
     """
-    values: list[Any] = [tenant, limit]
+    values: list[Any] = [tenant, limit, state]
     matching = conditions(where, values)
     column, type_ = _COLUMNS[order.key]
     if after is not None:
@@ -80,7 +87,7 @@ async def list_page(
         f"""
         WITH page AS MATERIALIZED (
             SELECT m.id FROM memory m {usage}
-            WHERE m.tenant_id = $1 AND m.state = 'active' AND {ALIVE}{matching}
+            WHERE m.tenant_id = $1 AND m.state = $3 AND {ALIVE}{matching}
             ORDER BY {column} {direction}, m.id {direction} LIMIT $2
         )
         SELECT {COLUMNS} FROM {SOURCE}

@@ -1,8 +1,10 @@
-"""When a memory was last recalled, and how often."""
+"""When a memory was last recalled, how often, and how useful it was found."""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 from uuid import UUID
 
+from memplane_core.contracts.markers import FeedbackCounts
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.session import Connection
 
@@ -65,3 +67,31 @@ async def record_access(tenant: TenantId, connection: Connection, touches: Mappi
             [count for _, count in counted.values()],
         )
     return sum(count for _, count in counted.values())
+
+
+async def add_feedback(
+    tenant: TenantId, connection: Connection, memory_id: UUID, *, value: Literal["helpful", "not_helpful"]
+) -> FeedbackCounts | None:
+    """Count one more opinion of a memory; None where it is not there. The memory itself does not change."""
+    row = await connection.fetchrow(
+        """
+        UPDATE memory_usage SET helpful = helpful + $3, not_helpful = not_helpful + $4
+        WHERE tenant_id = $1 AND memory_id = $2 RETURNING memory_id AS id, helpful, not_helpful, priority
+        """,
+        tenant,
+        memory_id,
+        int(value == "helpful"),
+        int(value == "not_helpful"),
+    )
+    return None if row is None else FeedbackCounts(**{name: row[name] for name in FeedbackCounts.__struct_fields__})
+
+
+async def feedback_of(tenant: TenantId, connection: Connection, memory_id: UUID) -> FeedbackCounts | None:
+    """What was said of a memory so far; None where it is not there."""
+    row = await connection.fetchrow(
+        "SELECT memory_id AS id, helpful, not_helpful, priority FROM memory_usage"
+        " WHERE tenant_id = $1 AND memory_id = $2",
+        tenant,
+        memory_id,
+    )
+    return None if row is None else FeedbackCounts(**{name: row[name] for name in FeedbackCounts.__struct_fields__})
