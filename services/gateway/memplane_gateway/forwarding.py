@@ -28,6 +28,8 @@ class Forwarder:
         scope: Scope,
         *,
         path: str,
+        method: str | None = None,
+        body: bytes | None = None,
         query: Mapping[str, str | int] | None = None,
         headers: Mapping[str, str | None] | None = None,
         repeatable: bool = False,
@@ -39,6 +41,8 @@ class Forwarder:
             request: Checked by now; its body goes along byte for byte.
             scope: What the caller's key must have.
             path: Percent-encoded.
+            method: Instead of the request's own.
+            body: Instead of the request's own.
             query: Parameters of the query string.
             headers: To hand on; one that is None was not given.
             repeatable: Whether doing it twice does no harm, as with every request that has an Idempotency-Key.
@@ -54,10 +58,10 @@ class Forwarder:
         given = {name: value for name, value in (headers or {}).items() if value is not None}
         answer = await self._retrieval.forward(
             principal,
-            request.method,
+            method or request.method,
             path=f"{path}?{urlencode(query)}" if query else path,
             headers=given,
-            body=await request.body() or None,
+            body=body if body is not None else await request.body() or None,
             timeout_s=self._timeout_s + extra_s,
             repeatable=repeatable or IDEMPOTENCY_KEY in given,
         )

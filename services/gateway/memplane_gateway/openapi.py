@@ -13,7 +13,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts import admin, audit, entities, history, job_runs, limits, lists, memories, policy
+from memplane_core.contracts import admin, audit, entities, export, history, job_runs, limits, lists, memories, policy
 from memplane_core.web.problems import PROBLEM_MEDIA_TYPE, Problem
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway import examples
@@ -35,6 +35,11 @@ _BODIES: Final = (
     audit.AuditEntry,
     audit.AuditPage,
     entities.EntityPage,
+    export.HeaderLine,
+    export.HistoryLine,
+    export.MemoryLine,
+    export.PolicyLine,
+    export.TrailerLine,
     history.HistoryPage,
     job_runs.Activation,
     job_runs.GenerationList,

@@ -49,6 +49,7 @@ _ROUTES: Final[Mapping[tuple[str, str], Access]] = {
     ("GET", "/v1/jobs"): _JOB,
     ("GET", "/v1/jobs/{job_id}"): _JOB,
     ("POST", "/v1/jobs/{job_id}/cancel"): _JOB,
+    ("GET", "/v1/export"): _JOB,
     ("POST", "/v1/keys"): _TENANT,
     ("GET", "/v1/keys"): _TENANT,
     ("DELETE", "/v1/keys/{key_id}"): _TENANT,

@@ -21,6 +21,7 @@ from memplane_core.vectors.index import MilvusIndex
 from memplane_core.web.app import ServiceApp, build_app
 from memplane_core.web.middleware import InternalAuth
 from memplane_retrieval.embedding import Chunker
+from memplane_retrieval.export import EXPORT_ROUTES
 from memplane_retrieval.generations import Generations
 from memplane_retrieval.markers import Markers
 from memplane_retrieval.nomination import Nominator
@@ -73,7 +74,7 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
         await parts["database"].ping()
 
     return build_app(
-        [*ROUTES, *MARKER_ROUTES, *RECORD_ROUTES],
+        [*ROUTES, *MARKER_ROUTES, *RECORD_ROUTES, *EXPORT_ROUTES],
         service="retrieval",
         settings=settings,
         lifespan=[lifespan],
