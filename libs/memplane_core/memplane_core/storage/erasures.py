@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -52,7 +52,7 @@ class ErasureRecord(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     state: ErasureState
     phase: str
-    pass_: int = msgspec.field(name="pass")
+    pass_: int
     unsettled: bool
     not_before: datetime
     counts: dict[str, int]
@@ -347,5 +347,10 @@ def receipt_digest(receipt: ErasureReceipt) -> str:
 
 
 def _record(row: Row) -> ErasureRecord:
-    columns = {name: row[name] for name in ErasureRecord.__struct_encode_fields__}
-    return msgspec.convert(columns | {"id": UUID(int=row["id"].int)}, ErasureRecord, builtin_types=(UUID, datetime))
+    fields: dict[str, Any] = {
+        name: row["pass" if name == "pass_" else name] for name in ErasureRecord.__struct_fields__
+    }
+    receipt = row["receipt"]
+    fields["id"] = UUID(int=row["id"].int)
+    fields["receipt"] = None if receipt is None else msgspec.convert(receipt, ErasureReceipt)
+    return ErasureRecord(**fields)

@@ -22,7 +22,6 @@ log = get_logger(__name__)
 
 _ROWS: Final = 2_000
 _STEP_S: Final = 2.0
-_AGAIN_S: Final = 5.0
 _OWN: Final = frozenset(("lease", "job"))
 """What the run itself goes by, which goes last."""
 
@@ -36,6 +35,7 @@ class EraseTenant:
         copies: What caches keep.
         rpc_timeout_s: After this long a call to the index can no longer take effect.
         settle_s: For this long after the tenant is gone somebody may still act for it.
+        again_s: Between two passes, where the one before has found something.
     """
 
     def __init__(
@@ -46,12 +46,14 @@ class EraseTenant:
         copies: Copies | None = None,
         rpc_timeout_s: float = 20.0,
         settle_s: float = 45.0,
+        again_s: float = 5.0,
     ) -> None:
         self._database = database
         self._index = index
         self._copies = copies or NoCopies()
         self._gate = DrainGate(database, rpc_timeout_s=rpc_timeout_s)
         self._settle_s = max(settle_s, rpc_timeout_s)
+        self._again_s = again_s
 
     async def step(self, run: Run) -> StepResult:
         """Delete rows for about 2 s, or drop the collections."""
@@ -113,7 +115,7 @@ class EraseTenant:
                     wait_s=0.0,
                     settle_s=0.0,
                 )
-                pause_s = _AGAIN_S if erasure.pass_ > 1 else self._settle_s
+                pause_s = self._again_s if erasure.pass_ > 1 else self._settle_s
                 return _advance(run, found=found, pause_s=pause_s)
             await save_erasure(tenant, connection, erasure, phase="copies", counts=+counts)
             await finish_erasure(tenant, connection, erasure, remains=REMAINS)
