@@ -22,6 +22,7 @@ from memplane_core.contracts.export import (
     ExportPlace,
     ExportTenant,
     HeaderLine,
+    Line,
     PolicyLine,
     TrailerLine,
 )
@@ -69,7 +70,7 @@ AfterQuery = Annotated[
     tags=["Tenant"],
     responses={
         200: answer(
-            HeaderLine,
+            Line,
             "One JSON object a line, the kind of each in `kind`: `header`, `policy`, then each `memory` followed by "
             "its `history`, and at last `trailer`. Without a trailer it is not whole.",
             media_type=NDJSON,
@@ -140,7 +141,7 @@ async def _opening(
         exported_at=datetime.now(UTC),
         model=generation.model,
         dim=generation.dim,
-        filters=where,
+        where=where,
         history=history,
         after=after,
     )

@@ -24,7 +24,7 @@ class TestWhatIsInIt:
     ) -> None:
         found = await export(client)
         assert [type(line).__name__ for line in found.lines] == ["HeaderLine", "PolicyLine", "TrailerLine"]
-        assert (found.header.tenant.id, found.header.model, found.header.filters) == (tenant, "hash", None)
+        assert (found.header.tenant.id, found.header.model, found.header.where) == (tenant, "hash", None)
         assert (found.trailer.memories, found.trailer.history, found.trailer.states) == (0, 0, {})
         assert found.trailer.records_sha256 == hashlib.sha256().hexdigest()
 
@@ -149,7 +149,7 @@ class TestAPart:
         await client.patch(f"/v1/memories/{moved}", json={"content": "hers, edited"})
         found = await export(client, user_id="ana")
         assert found.ids == sorted([*mine, UUID(moved)])
-        assert (found.policies, found.header.filters) == ([], {"user_id": "ana"})
+        assert (found.policies, found.header.where) == ([], {"user_id": "ana"})
         assert [entry.changes for entry in found.history if str(entry.memory_id) == moved] == [{"content": "hers now"}]
         assert b"bob" not in found.body
 

@@ -62,6 +62,7 @@ class TestOpenApi:
             ("POST", "/v1/memories/{memory_id}/restore"),
             ("POST", "/v1/memories/{memory_id}/feedback"),
             ("POST", "/v1/memories/forget"),
+            ("GET", "/v1/export"),
             ("GET", "/v1/version"),
             ("GET", "/v1/whoami"),
             ("POST", "/admin/v1/tenants"),
@@ -200,6 +201,7 @@ class TestOpenApi:
             "Idempotency-Key", "If-Match", "memory_id", "tenant_id", "key_id",
             "user_id", "agent_id", "session_id", "memory_type", "external_id", "actor", "source", "scene",
             "sort", "limit", "cursor", "job_id", "kind", "number", "from", "to", "action", "type",
+            "filters", "history", "after",
         }  # fmt: skip
 
 

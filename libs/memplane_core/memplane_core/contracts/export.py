@@ -59,7 +59,7 @@ class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         exported_at: When it began.
         model: Embedding model of the tenant; vectors are not exported.
         dim: Length of its vectors.
-        filters: What the memories match; null where the export is of all of them.
+        where: What the memories match, as a filter; null where the export is of all of them.
         history: Whether the memories' histories are in it.
         after: Id of the memory that this goes on after; null where it goes on after none.
     """
@@ -70,7 +70,7 @@ class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     exported_at: Moment
     model: str
     dim: int
-    filters: dict[str, Any] | None
+    where: dict[str, Any] | None
     history: bool
     after: UUID | None
 
