@@ -1,6 +1,6 @@
 """Jobs of a tenant: what was asked for, how far it is, and who works on it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -19,6 +19,10 @@ LONGEST_PAUSE_S: Final = 60.0
 """Most that a job waits before it is tried again."""
 
 
+SAMPLE: Final = 20
+"""Most ids that a run keeps of what it touched."""
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A run of a job.
 
@@ -30,6 +34,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         done: Of `total`, in what its kind counts.
         total: None until it is known.
         result: What it did, in numbers, by name.
+        sample: Ids of some of the memories that it touched, at most `SAMPLE`.
         error: Why it failed, or what holds it up just now.
         attempts: Tries in vain since it last got on.
         epoch: Of the lease under which it was last taken.
@@ -46,6 +51,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     done: int
     total: int | None
     result: dict[str, int]
+    sample: list[UUID]
     error: str | None
     attempts: int
     epoch: int
@@ -59,6 +65,7 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """How far a job is after a step.
 
     Attributes:
+        sample: Ids of some of the memories that it has touched so far; None leaves those that are known.
         pause_s: For how long nobody is to look at it.
         held_up_by: What is in its way, where something is: the step is tried again, later each time.
     """
@@ -67,6 +74,7 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     done: int
     total: int | None
     result: Mapping[str, int]
+    sample: Sequence[UUID] | None = None
     pause_s: float = 0.0
     held_up_by: str | None = None
 
@@ -205,7 +213,7 @@ async def save_job(
     """
     row = await connection.fetchrow(
         f"""
-        UPDATE job SET checkpoint = $4, done = $5, total = $6, result = $7, error = $8,
+        UPDATE job SET checkpoint = $4, done = $5, total = $6, result = $7, error = $8, sample = coalesce($10, sample),
             attempts = CASE WHEN $8::text IS NULL THEN 0 ELSE attempts + 1 END,
             not_before = clock_timestamp() + make_interval(secs => greatest($9::float8,
                 CASE WHEN $8::text IS NULL THEN 0 ELSE least({LONGEST_PAUSE_S}, power(2, least(attempts, 16))) END))
@@ -221,6 +229,7 @@ async def save_job(
         dict(advance.result),
         advance.held_up_by,
         advance.pause_s,
+        advance.sample,
     )
     return None if row is None else _record(row)
 
@@ -233,12 +242,14 @@ async def end_job(
     epoch: int,
     state: Ending,
     result: Mapping[str, int],
+    sample: Sequence[UUID] | None = None,
     error: str | None = None,
 ) -> bool:
     """End it. False where it is no longer this epoch's, or has ended."""
     ended = await connection.fetchval(
         f"""
-        UPDATE job SET state = $4, result = $5, error = $6, finished_at = clock_timestamp(),
+        UPDATE job SET state = $4, result = $5, error = $6, sample = coalesce($7, sample),
+            finished_at = clock_timestamp(),
             done = CASE WHEN $4 = 'done' THEN coalesce(total, done) ELSE done END
         WHERE tenant_id = $1 AND id = $2 AND epoch = $3 AND {_LIVING}
         RETURNING true
@@ -249,8 +260,24 @@ async def end_job(
         state,
         dict(result),
         error,
+        sample,
     )
     return bool(ended)
+
+
+async def forget_old_runs(tenant: TenantId, connection: Connection, *, kind: str, started_by: str, keep: int) -> None:
+    """Delete all runs of a kind that somebody started and that have ended, but for the latest few."""
+    await connection.execute(
+        f"""
+        DELETE FROM job WHERE tenant_id = $1 AND id IN (
+            SELECT id FROM job WHERE tenant_id = $1 AND kind = $2 AND started_by = $3 AND NOT {_LIVING}
+            ORDER BY id DESC OFFSET $4)
+        """,
+        tenant,
+        kind,
+        started_by,
+        keep,
+    )
 
 
 async def jobs_due(connection: Connection, *, limit: int) -> list[DueJob]:

@@ -272,18 +272,3 @@ async def known_tenant(tenant: TenantId, connection: Connection) -> KnownTenant 
         tenant,
     )
     return None if row is None else KnownTenant(**{name: row[name] for name in KnownTenant.__struct_fields__})
-
-
-async def forget_old_runs(tenant: TenantId, connection: Connection, *, started_by: str, keep: int) -> None:
-    """Delete all runs of the kind `reconcile` that somebody started and that have ended, but for the latest few."""
-    await connection.execute(
-        """
-        DELETE FROM job WHERE tenant_id = $1 AND id IN (
-            SELECT id FROM job WHERE tenant_id = $1 AND kind = 'reconcile' AND started_by = $2
-                AND state NOT IN ('queued', 'running')
-            ORDER BY id DESC OFFSET $3)
-        """,
-        tenant,
-        started_by,
-        keep,
-    )

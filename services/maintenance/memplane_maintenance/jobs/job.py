@@ -33,7 +33,13 @@ class EndedItself(msgspec.Struct, frozen=True):
     """The step has ended the run in a transaction of its own, together with its last piece of work."""
 
 
-StepResult = Advance | Finished | EndedItself
+class Saved(msgspec.Struct, frozen=True):
+    """The step has written down how far the run is in a transaction of its own, together with its work."""
+
+    record: JobRecord
+
+
+StepResult = Advance | Saved | Finished | EndedItself
 
 
 class Run(msgspec.Struct, frozen=True):

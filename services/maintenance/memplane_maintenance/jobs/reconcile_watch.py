@@ -16,7 +16,7 @@ from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage import reconcile
 from memplane_core.storage.generations import generation_lives
-from memplane_core.storage.jobs import create_job
+from memplane_core.storage.jobs import create_job, forget_old_runs
 from memplane_core.storage.leases import release_lease, take_lease
 from memplane_core.storage.reconcile import KnownTenant
 from memplane_core.storage.session import Connection, Database
@@ -144,7 +144,7 @@ class IndexWatch:
         if not (lost or due) or not await reconcile.has_memories(tenant, connection):
             return
         with contextlib.suppress(Conflict):
-            await reconcile.forget_old_runs(tenant, connection, started_by=STARTED_BY, keep=_RUNS_KEPT)
+            await forget_old_runs(tenant, connection, kind="reconcile", started_by=STARTED_BY, keep=_RUNS_KEPT)
             await create_job(tenant, connection, kind="reconcile", params={}, dry_run=False, started_by=STARTED_BY)
             if lost:
                 log.warning("collection_lost", tenant=str(tenant))

@@ -19,7 +19,7 @@ from memplane_core.storage.leases import Lease, release_lease, renew_lease, take
 from memplane_core.storage.session import Connection, Database, is_contention
 from memplane_maintenance import metrics
 from memplane_maintenance.errors import origin
-from memplane_maintenance.jobs.job import CancelAsked, Finished, Job, JobFailed, Run, RunLost, StepResult
+from memplane_maintenance.jobs.job import CancelAsked, Finished, Job, JobFailed, Run, RunLost, Saved, StepResult
 
 log = get_logger(__name__)
 
@@ -104,24 +104,28 @@ class JobRunner:
         while True:
             run = Run(tenant, record)
             try:
-                advance = await self._step(job, run, report)
-                if advance is None:
-                    return report
-                async with self._database.tenant(tenant) as connection:
-                    saved = await save_job(tenant, connection, record.id, epoch=record.epoch, advance=advance)
+                done = await self._step(job, run, report)
+                saved = await self._save(run, done)
             except RunLost:
                 return report
             if saved is None:
                 return report
             record = saved
-            if advance.held_up_by or advance.pause_s:
+            if isinstance(done, Advance) and (done.held_up_by or done.pause_s):
                 return report
             report.steps += 1
             if self._stopping() or time.monotonic() >= ends_at:
                 report.more = True
                 return report
 
-    async def _step(self, job: Job, run: Run, report: RunReport) -> Advance | None:
+    async def _save(self, run: Run, done: Advance | Saved | None) -> JobRecord | None:
+        """The run as it is after a step; None where it has ended, or is another's."""
+        if not isinstance(done, Advance):
+            return done and done.record
+        async with self._database.tenant(run.tenant) as connection:
+            return await save_job(run.tenant, connection, run.record.id, epoch=run.record.epoch, advance=done)
+
+    async def _step(self, job: Job, run: Run, report: RunReport) -> Advance | Saved | None:
         """One step, or the end of the run; None where nothing is left to be saved."""
         if run.record.cancel_asked:
             return await self._abandon(job, run, report, state="cancelled", error=None)
@@ -142,8 +146,8 @@ class JobRunner:
         metrics.JOB_STEP_SECONDS.labels(run.record.kind).observe(time.monotonic() - began)
         return result
 
-    async def _done(self, run: Run, report: RunReport, result: StepResult) -> Advance | None:
-        if isinstance(result, Advance):
+    async def _done(self, run: Run, report: RunReport, result: StepResult) -> Advance | Saved | None:
+        if isinstance(result, Advance | Saved):
             return result
         if isinstance(result, Finished):
             async with self._database.tenant(run.tenant) as connection:
