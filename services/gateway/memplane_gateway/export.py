@@ -4,7 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 from uuid import UUID
 
 import msgspec
@@ -70,7 +70,7 @@ AfterQuery = Annotated[
     tags=["Tenant"],
     responses={
         200: answer(
-            Line,
+            cast("type[Any]", Line),
             "One JSON object a line, the kind of each in `kind`: `header`, `policy`, then each `memory` followed by "
             "its `history`, and at last `trailer`. Without a trailer it is not whole.",
             media_type=NDJSON,
