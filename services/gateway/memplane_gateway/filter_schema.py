@@ -62,13 +62,14 @@ _MEANINGS: Final = {
 
 def filter_schemas() -> dict[str, Json]:
     """The components that describe a filter, by name."""
-    groups = {"type": "array", "items": {"$ref": REFERENCE}, "minItems": 1, "maxItems": MAX_LIST}
+    group = {"allOf": [{"$ref": REFERENCE}], "minProperties": 1}
+    groups = {"type": "array", "items": group, "minItems": 1, "maxItems": MAX_LIST}
     fields = {field.name: _reference(field.kind) for field in FIELDS.values()}
     return {
         NAME: {
             "type": "object",
             "description": _DESCRIPTION,
-            "properties": {**fields, "AND": groups, "OR": groups, "NOT": {"$ref": REFERENCE}},
+            "properties": {**fields, "AND": groups, "OR": groups, "NOT": group},
             "patternProperties": {r"^metadata\..": _reference("json")},
             "additionalProperties": False,
         },

@@ -41,6 +41,7 @@ IfMatch = Annotated[
     HeaderParameter(
         name="If-Match",
         pattern=r"^[\x20-\x7e]{1,255}$",
+        schema_extra={"pattern": r'^(\*|(W/)?"[0-9]{1,9}")$'},
         description="An `ETag` you were given: the memory is changed only if it still is at that version, "
         "otherwise the answer is 412.",
     ),

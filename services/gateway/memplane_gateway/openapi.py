@@ -3,73 +3,26 @@
 Bodies are described by msgspec, which checks them too: what the document says is what the service does.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
 from litestar import Litestar
 from litestar.di import Provide
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts import admin, audit, entities, export, history, job_runs, limits, lists, memories, policy
-from memplane_core.web.problems import PROBLEM_MEDIA_TYPE, Problem
+from memplane_core.web.problems import PROBLEM_MEDIA_TYPE
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway import examples
 from memplane_gateway.documents import problems
 from memplane_gateway.limits import NO_POLICY
 from memplane_gateway.route_access import access_of
 from memplane_gateway.schemas import Json, body_schemas
-from memplane_gateway.system import VERSION, Version
-from memplane_gateway.whoami import Caller
+from memplane_gateway.system import VERSION
 
-_BODIES: Final = (
-    admin.KeyCreate,
-    admin.KeyCreated,
-    admin.KeyPage,
-    admin.KeyRotate,
-    admin.TenantCreate,
-    admin.TenantPage,
-    admin.TenantView,
-    audit.AuditEntry,
-    audit.AuditPage,
-    entities.EntityPage,
-    export.HeaderLine,
-    export.HistoryLine,
-    export.MemoryLine,
-    export.PolicyLine,
-    export.TrailerLine,
-    history.HistoryPage,
-    job_runs.Activation,
-    job_runs.GenerationList,
-    job_runs.JobPage,
-    job_runs.JobView,
-    job_runs.ReconcileStart,
-    job_runs.ReindexStart,
-    limits.KeyLimits,
-    limits.KeyLimitsPatch,
-    limits.KeyLimitsView,
-    limits.TenantLimits,
-    limits.TenantLimitsPatch,
-    limits.TenantLimitsView,
-    limits.UsageView,
-    lists.ListRequest,
-    memories.BatchWrite,
-    memories.BatchWritten,
-    memories.MemoryPage,
-    memories.MemoryPatch,
-    memories.MemoryView,
-    memories.MemoryWrite,
-    memories.SearchRequest,
-    memories.SearchResponse,
-    memories.WrittenMemory,
-    policy.Policy,
-    policy.PolicyPatch,
-    Caller,
-    Problem,
-    Version,
-)
 _DESCRIPTION: Final = """\
 Long-term memory for AI agents: write experiences, recall them ranked by meaning, freshness, importance and proven
 usefulness.
@@ -85,6 +38,7 @@ _CONFIG: Final = OpenAPIConfig(
     tags=[
         Tag("Memories", description="Write, recall and keep up memories."),
         Tag("Jobs", description="Work in the background."),
+        Tag("Erasure", description="Erase a person for good, with a receipt."),
         Tag("Tenant", description="Your tenant's keys and policy."),
         Tag("System", description="About the service and your key."),
         Tag(
@@ -113,7 +67,7 @@ _REPLAYED: Final[Json] = {
     "description": "`true` where this is the answer to an earlier request with the same `Idempotency-Key`.",
     "schema": {"type": "string", "enum": ["true"]},
 }
-_LOCATION: Final[Json] = {"description": "Path of the job.", "schema": {"type": "string"}}
+_LOCATION: Final[Json] = {"description": "Path of what tells how it goes.", "schema": {"type": "string"}}
 _RETRY_AFTER: Final[Json] = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
 _RATES: Final[Json] = {
     "RateLimit-Policy": {
@@ -145,7 +99,7 @@ def describe(routes: Sequence[ControllerRouterHandler], *, dependencies: Sequenc
         openapi_config=_CONFIG,
     )
     document = cast("Json", msgspec.to_builtins(app.openapi_schema.to_schema(), str_keys=True))
-    document["components"]["schemas"] = body_schemas(_BODIES)
+    document["components"]["schemas"] = body_schemas(_bodies(routes))
     for method, path, operation in _operations(document):
         _secure(operation, method, path)
         if path.startswith("/admin/") and method != "get":
@@ -156,6 +110,18 @@ def describe(routes: Sequence[ControllerRouterHandler], *, dependencies: Sequenc
         _set_answers(operation)
         _set_examples(operation)
     return msgspec.json.encode(document)
+
+
+def _bodies(routes: Iterable[ControllerRouterHandler]) -> list[Any]:
+    """The types of all bodies that the routes take and answer with."""
+    found: dict[str, Any] = {}
+    for route in routes:
+        assert isinstance(route, HTTPRouteHandler)
+        bodies: list[Any] = [cast("Any", spec).data_container for spec in (route.responses or {}).values()]
+        if route.parsed_data_field is not None:
+            bodies.append(route.parsed_data_field.annotation)
+        found |= {str(body): body for body in bodies if body is not None}
+    return [found[name] for name in sorted(found)]
 
 
 def _stand_in(name: str) -> Any:
@@ -223,7 +189,7 @@ def _set_answers(operation: Json) -> None:
             headers["ETag"] = _ETAG
         if replays and int(status) < 400:
             headers["Idempotency-Replayed"] = _REPLAYED
-        if status == "202" and _ref(schema) == "JobView" and not operation["operationId"].startswith("cancel"):
+        if status == "202" and _ref(schema) in ("JobView", "ErasureView") and not operation["operationId"].startswith("cancel"):
             headers["Location"] = _LOCATION
         if status in ("429", "503"):
             headers["Retry-After"] = _RETRY_AFTER

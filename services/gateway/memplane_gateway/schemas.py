@@ -14,7 +14,7 @@ _ATTRIBUTE: Final = re.compile(r"^ {4}(?P<name>\w+): (?P<text>.+(?:\n {8,}.+)*)"
 _TIMES: Final = re.compile(r"\w+_at|now")
 
 
-def body_schemas(bodies: Iterable[type[msgspec.Struct]]) -> Json:
+def body_schemas(bodies: Iterable[Any]) -> Json:
     """Component schemas of `bodies` and all they refer to, by name.
 
     On top of what msgspec says of a type, the fields that its docstring explains get their explanation, times their
@@ -22,6 +22,9 @@ def body_schemas(bodies: Iterable[type[msgspec.Struct]]) -> Json:
     """
     _, found = msgspec.json.schema_components(tuple(bodies), ref_template="#/components/schemas/{name}")
     schemas = cast("dict[str, Json]", found)
+    for name, schema in schemas.items():
+        if name.endswith("Patch") or name == "Bind":
+            schema["minProperties"] = 1  # nothing at all is no change, and binds to nobody
     for schema in schemas.values():
         _explain(schema)
         for name, field in cast("dict[str, Json]", schema.get("properties", {})).items():

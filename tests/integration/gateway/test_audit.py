@@ -146,7 +146,15 @@ class TestFinding:
         assert [msgspec.json.decode(line) for line in exported.content.splitlines()] == whole
 
     @pytest.mark.parametrize(
-        "query", [{"from": "yesterday"}, {"cursor": "x"}, {"tenant_id": "x"}, {"who": "x"}, {"actor": "a\0"}]
+        "query",
+        [
+            {"from": "yesterday"},
+            {"cursor": "x"},
+            {"tenant_id": "x"},
+            {"tenant_id": "null"},
+            {"who": "x"},
+            {"actor": "a\0"},
+        ],
     )
     async def test_what_cannot_be_read_is_named(self, door: Gateway, query: dict[str, str]) -> None:
         answer = await door.client.get("/admin/v1/audit", params=query, headers=ADMIN)

@@ -87,6 +87,13 @@ class TestSystem:
         assert answer.json()["status"] == status
         assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
+    @pytest.mark.parametrize("method", ["OPTIONS", "DELETE"])
+    async def test_the_methods_of_a_path_are_all_listed(self, door: Gateway, method: str) -> None:
+        key = await door.make_key(await door.make_tenant())
+        answer = await door.client.request(method, "/v1/policy", headers=bearer_of(key))
+        assert answer.status_code == (204 if method == "OPTIONS" else 405)
+        assert set(answer.headers["allow"].split(", ")) == {"GET", "PATCH", "OPTIONS"}
+
 
 async def test_the_process_serves_all_of_it(door: Gateway) -> None:
     tenant = await door.make_tenant()

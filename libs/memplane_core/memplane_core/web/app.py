@@ -32,6 +32,7 @@ from memplane_core.domain.errors import MemplaneError
 from memplane_core.observability.logs import configure_logs, get_logger
 from memplane_core.observability.metrics import REQUEST_SECONDS, REQUESTS, serve_metrics
 from memplane_core.settings import ServerSettings, Settings
+from memplane_core.web.allow import AllowedMethods
 from memplane_core.web.health import Check, health_routes
 from memplane_core.web.pace import ClientTooSlow, Pace
 from memplane_core.web.problems import EXCEPTION_HANDLERS, problem_of, render
@@ -85,17 +86,19 @@ class ServiceApp(Litestar):
                 headers.setdefault("Cache-Control", "no-store")
             await paced(message)  # pyright: ignore[reportArgumentType]
 
+        broken = True
         try:
             await self._answer(scope, self.pace.receiving(cast("Receive", receive)), cast("Send", send_with_headers))
-        except Exception as error:
-            if not _is_too_slow(error):
-                raise
-            _log.info("a client was given up", reason=str(_is_too_slow(error)))
+            broken = False
+        except Exception as error:  # noqa: BLE001 - the server would log it with all that its message quotes
+            _log_broken(scope, error)
         finally:
             route = scope.get("path_template", "") or "unmatched"
             method = scope["method"] if scope["method"] in METHODS else "other"
             REQUESTS.labels(self.service, method, route, str(status)).inc()
             REQUEST_SECONDS.labels(self.service, method, route).observe(time.perf_counter() - began)
+        if broken:
+            raise AnswerBrokenOff
 
     async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         fault = fault_of(scope)
@@ -121,11 +124,19 @@ class ServiceApp(Litestar):
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _is_too_slow(error: BaseException | None) -> ClientTooSlow | None:
-    """The `ClientTooSlow` that `error` is, or comes from."""
-    while error is not None and not isinstance(error, ClientTooSlow):
-        error = error.__cause__
-    return error
+class AnswerBrokenOff(Exception):
+    """Tells the server to close the connection: the answer that has begun cannot be ended."""
+
+
+def _log_broken(scope: HTTPScope, error: Exception) -> None:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ClientTooSlow):
+        cause = cause.__cause__
+    route = scope.get("path_template", "")
+    if cause is None:
+        _log.error("answer broken off", route=route, exc_info=error)
+    else:
+        _log.info("client given up", route=route, reason=str(cause))
 
 
 @asynccontextmanager
@@ -180,7 +191,7 @@ def build_app(
         request_class=ServiceRequest,
         request_max_body_size=MAX_BODY_BYTES,
         openapi_config=openapi,
-        before_send=list(before_send),
+        before_send=[*before_send, AllowedMethods()],
         cors_config=cors,
         opt={STRICT_JSON: strict_json},
         logging_config=None,
