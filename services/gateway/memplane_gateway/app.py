@@ -26,6 +26,7 @@ from memplane_gateway.cors import cors_of
 from memplane_gateway.deeds import Refusals
 from memplane_gateway.docs import docs_routes
 from memplane_gateway.entities import ENTITY_ROUTES
+from memplane_gateway.erasures import ERASURE_ROUTES
 from memplane_gateway.export import EXPORT_ROUTES
 from memplane_gateway.forwarding import Forwarder
 from memplane_gateway.generations import GENERATION_ROUTES
@@ -53,6 +54,7 @@ ROUTES: Final[Sequence[ControllerRouterHandler]] = (
     *HISTORY_ROUTES,
     *ENTITY_ROUTES,
     *JOB_ROUTES,
+    *ERASURE_ROUTES,
     *EXPORT_ROUTES,
     *OWN_KEY_ROUTES,
     *POLICY_ROUTES,

@@ -15,7 +15,7 @@ from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 
 from memplane_core.domain.errors import Forbidden, Unauthorized
-from memplane_core.domain.tenancy import Principal
+from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.security.keys import Keyring, PresentedKey, parse_key, same_secret
 from memplane_core.storage.api_keys import StoredKey
 from memplane_core.web.middleware import PUBLIC
@@ -92,6 +92,11 @@ class KeyDirectory:
     def forget(self, key_id: str) -> None:
         """Ask the database again when the key with that id comes next."""
         for digest in [digest for digest, key in self._known.items() if key.id == key_id]:
+            self._known.pop(digest, None)
+
+    def forget_tenant(self, tenant: TenantId) -> None:
+        """Ask the database again when a key of that tenant comes next."""
+        for digest in [digest for digest, key in self._known.items() if key.tenant == tenant]:
             self._known.pop(digest, None)
 
     async def _ask_once(self, presented: PresentedKey, digest: bytes) -> StoredKey | None:

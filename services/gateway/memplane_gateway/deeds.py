@@ -16,7 +16,7 @@ from litestar.types import Message, Scope
 from memplane_core.domain.errors import MemplaneError
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.storage import audit, idempotency
-from memplane_core.storage.idempotency import Effect
+from memplane_core.storage.idempotency import Effect, Fingerprint
 from memplane_core.storage.session import Connection, Database
 from memplane_core.web.repeats import Once, fingerprint_of, once
 from memplane_core.web.request import ServiceRequest
@@ -72,6 +72,7 @@ async def carry_out(
     key: str | None,
     act: Act,
     details: Mapping[str, Any] | None = None,
+    sealed: Callable[[Fingerprint], Fingerprint] | None = None,
 ) -> Once[Effect]:
     """Do what a request asks for, and tell of it, in one transaction of the tenant.
 
@@ -82,6 +83,7 @@ async def carry_out(
         key: The `Idempotency-Key`, where it came with one.
         act: What is done.
         details: For the audit: ids, names of fields and numbers.
+        sealed: Makes of what a repeat is known by something that tells nothing of the request.
 
     Raises:
         IdempotencyMismatch, IdempotencyInFlight: See `storage.idempotency`.
@@ -95,6 +97,8 @@ async def carry_out(
         return effect
 
     fingerprint = None if key is None else await fingerprint_of(request)
+    if fingerprint is not None and sealed is not None:
+        fingerprint = sealed(fingerprint)
     return await once(tenant, database, fingerprint, kind=Effect, act=act_and_tell)
 
 

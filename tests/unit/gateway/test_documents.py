@@ -63,6 +63,11 @@ class TestOpenApi:
             ("POST", "/v1/memories/{memory_id}/feedback"),
             ("POST", "/v1/memories/forget"),
             ("GET", "/v1/export"),
+            ("POST", "/v1/erasures"),
+            ("GET", "/v1/erasures"),
+            ("GET", "/v1/erasures/{erasure_id}"),
+            ("DELETE", "/admin/v1/tenants/{tenant_id}"),
+            ("GET", "/admin/v1/tenants/{tenant_id}/erasure"),
             ("GET", "/v1/version"),
             ("GET", "/v1/whoami"),
             ("POST", "/admin/v1/tenants"),
@@ -201,7 +206,7 @@ class TestOpenApi:
             "Idempotency-Key", "If-Match", "memory_id", "tenant_id", "key_id",
             "user_id", "agent_id", "session_id", "memory_type", "external_id", "actor", "source", "scene",
             "sort", "limit", "cursor", "job_id", "kind", "number", "from", "to", "action", "type",
-            "filters", "history", "after",
+            "filters", "history", "after", "erasure_id", "name",
         }  # fmt: skip
 
 

@@ -43,6 +43,16 @@ def check_patch(patch: MemoryPatch) -> None:
     _raise(_faults(patch, ""))
 
 
+def check_ids(body: msgspec.Struct, *names: str) -> None:
+    """Raises InvalidRequest with a fault for each of these fields of a body that no id of a user or agent can be."""
+    faults: list[Fault] = []
+    for name in names:
+        value: object = getattr(body, name)
+        if isinstance(value, str):
+            faults += text_faults(value, f"/{name}", ENTITY_BYTES)
+    _raise(faults)
+
+
 def changed_fields(patch: msgspec.Struct, *, noun: str = "field") -> dict[str, Any]:
     """What a patch names, by field. Raises InvalidRequest where that is nothing.
 

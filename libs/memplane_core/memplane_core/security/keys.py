@@ -27,6 +27,7 @@ _KEY: Final = re.compile(
 )
 _DIGEST_BYTES: Final = 32
 _DOMAIN: Final = b"memplane api key\x00"
+_MARKS: Final = b"memplane mark\x00"
 
 
 class IssuedKey(msgspec.Struct, frozen=True):
@@ -96,6 +97,13 @@ class Keyring:
     def digest(self, key: PresentedKey) -> bytes:
         """32 bytes that name the key without giving it away, under the newest pepper."""
         return _hmac(self._peppers[0], key)
+
+    def marks(self, name: bytes) -> list[str]:
+        """Hex HMAC-SHA256 of a name that is not to be kept itself, under each pepper, the newest first.
+
+        Whoever has the peppers and the name can tell that a mark is of it.
+        """
+        return [hmac.digest(pepper, _MARKS + name, "sha256").hex() for pepper in self._peppers]
 
     def matches(self, key: PresentedKey, digest: bytes | None) -> bool:
         """Whether `digest` is the key's; it takes as long where there is none (None) as where it is another's."""
