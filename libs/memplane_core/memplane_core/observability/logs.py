@@ -2,9 +2,12 @@
 
 import logging
 import sys
+import threading
+from types import TracebackType
 
 import structlog
 
+from memplane_core.observability.tracebacks import format_exc_info
 from memplane_core.settings import LogSettings
 
 _QUIETER = {
@@ -28,11 +31,13 @@ def configure_logs(settings: LogSettings, *, service: str) -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
+        structlog.processors.ExceptionRenderer(format_exc_info),
     ]
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if settings.format == "json" else structlog.dev.ConsoleRenderer()
     )
+    if settings.format == "console":
+        shared.append(_without_control_characters)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -47,6 +52,23 @@ def configure_logs(settings: LogSettings, *, service: str) -> None:
     for noisy, level in _QUIETER.items():
         logging.getLogger(noisy).setLevel(level)
     structlog.contextvars.bind_contextvars(service=service)
+    sys.excepthook = _tell_of_the_end
+    threading.excepthook = lambda end: _tell_of_the_end(
+        end.exc_type, end.exc_value or end.exc_type(), end.exc_traceback
+    )
+
+
+def _without_control_characters(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """On a terminal what a library says must not move the cursor. The other values are quoted anyway."""
+    event["event"] = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(event["event"]))
+    return event
+
+
+def _tell_of_the_end(kind: type[BaseException], error: BaseException | None, at: TracebackType | None) -> None:
+    """Log what ended a thread or the process. Python's own way would print the message of the error too."""
+    if issubclass(kind, KeyboardInterrupt):
+        return
+    get_logger(__name__).critical("ended by an error", exc_info=(kind, error or kind(), at))
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

@@ -1,14 +1,18 @@
 """Serves an application: one process a pod, one worker in it."""
 
 import resource
-from typing import Final
+from typing import Any, Final
 
 from granian import Granian
 from granian.constants import HTTPModes, Interfaces, Loops
 from granian.http import HTTP1Settings
 from granian.log import LogLevels
 
+from memplane_core.observability.logs import configure_logs
 from memplane_core.settings import Settings
+
+_LOGS: Final[dict[str, Any]] = {"loggers": {"_granian": {"propagate": True}}, "handlers": {}}
+"""What the server says goes where everything goes."""
 
 _HEADER_BYTES: Final = 64 * 1024
 _OTHER_FILES: Final = 512
@@ -18,6 +22,7 @@ _OTHER_FILES: Final = 512
 def serve(target: str, settings: Settings) -> None:
     """Serve the application factory named `module:function` until TERM or Ctrl-C, then finish what is under way."""
     _allow_files(settings.server.max_connections + _OTHER_FILES)
+    configure_logs(settings.log, service=target.partition(".")[0].removeprefix("memplane_"))
     Granian(
         target,
         address=settings.server.host,
@@ -34,6 +39,7 @@ def serve(target: str, settings: Settings) -> None:
             header_read_timeout=round(settings.server.header_timeout_s * 1000), max_buffer_size=_HEADER_BYTES
         ),
         log_level=LogLevels.warning,
+        log_dictconfig=_LOGS,
         websockets=False,
         # A worker that had to be shot would leave its requests unanswered; the drain above it is bounded instead.
         workers_kill_timeout=30,

@@ -69,7 +69,7 @@ def _header_fault(scope: HTTPScope) -> MemplaneError | None:
     given = set(names)
     if len(given) < len(names) and (twice := _repeated(names)):
         return _malformed(twice, "is given more than once")
-    if scope["http_version"] == "1.1" and b"host" not in given:
+    if scope["http_version"] == "1.1" and not dict(scope["headers"]).get(b"host"):
         return _malformed("host", "is required")
     if b"transfer-encoding" in given or b"content-encoding" in given:
         return _coding_fault(dict(scope["headers"]))
