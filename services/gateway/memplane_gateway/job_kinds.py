@@ -5,13 +5,22 @@ from typing import Any
 import msgspec
 
 from memplane_core.clients.embedding import HttpEmbedder
-from memplane_core.contracts.job_runs import JobStart, ReconcileStart, ReindexParams, ReindexStart
+from memplane_core.contracts.job_runs import (
+    JobStart,
+    MergeParams,
+    MergeStart,
+    ReconcileStart,
+    ReindexParams,
+    ReindexStart,
+)
+from memplane_core.contracts.maintenance_runs import MaintenanceStart, kind_of, params_of
 from memplane_core.domain.embedding import ModelProfile
 from memplane_core.domain.errors import NotFound, invalid
 from memplane_core.domain.index import Generation
 from memplane_core.domain.indexing import complete_index_params
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.generations import GenerationLife, generation_lives
+from memplane_core.storage.policies import policy_of
 from memplane_core.storage.session import Database
 from memplane_gateway.settings import IndexDefaults
 
@@ -46,9 +55,18 @@ class JobKinds:
             NotFound: The tenant is gone.
             EmbeddingUnavailable: Nobody can tell which models are served.
         """
+        if isinstance(start, MaintenanceStart):
+            async with self._database.tenant(tenant) as connection:
+                policy = await policy_of(tenant, connection)
+            kind = kind_of(start)
+            return Prepared(kind, params_of(kind, policy.maintenance, start), start.dry_run)
         if isinstance(start, ReconcileStart):
             await self._lives(tenant)
             return Prepared("reconcile", {}, start.dry_run)
+        if isinstance(start, MergeStart):
+            await self._lives(tenant)
+            rules = {name: getattr(start, name) for name in MergeParams.__struct_fields__}
+            return Prepared("merge", msgspec.to_builtins(MergeParams(**rules)), start.dry_run)
         params = await self._reindex(tenant, start)
         return Prepared("reindex", msgspec.to_builtins(params), start.dry_run)
 

@@ -73,6 +73,7 @@ class Parts:
                 self.drainer.drain,
                 rpc_timeout_s=index.rpc_timeout_s,
                 copies=ValkeyCopies(cache, broker),
+                profile=embedder.profile,
             ),
             lease_s=worker.lease_s,
             slice_s=worker.slice_s,

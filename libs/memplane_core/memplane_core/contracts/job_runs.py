@@ -6,7 +6,9 @@ from uuid import UUID
 
 import msgspec
 
+from memplane_core.contracts.maintenance_runs import ExpireStart, PrioritiesStart, PruneStart, PurgeStart
 from memplane_core.domain.indexing import IndexType
+from memplane_core.domain.merging import Guard
 
 WEEK_S: Final = 7 * 24 * 3600
 YEAR_S: Final = 365 * 24 * 3600
@@ -52,7 +54,41 @@ class ReconcileStart(
     dry_run: bool = False
 
 
-JobStart = ReindexStart | ReconcileStart
+MergeThreshold = Annotated[float, msgspec.Meta(ge=0.5, le=1)]
+
+
+class MergeRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Which memories of one user, agent and type are near-copies, and for how long a merge can be taken back.
+
+    Attributes:
+        threshold: Least cosine of the vectors of any two that are merged; the model's own where it is left out.
+        guard: What has to be the same in their texts besides: `words`, all of them in their order, but for case, marks
+            and fillers; `facts`, the numbers and denials; `none`, nothing.
+        grace_days: For how long what was merged away can be restored.
+    """
+
+    threshold: MergeThreshold | None = None
+    guard: Guard = "words"
+    grace_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 30
+
+
+class MergeStart(MergeRules, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="merge"):
+    """Make one of memories that tell the same more than once.
+
+    Looked at is what was changed since the last run by the same rules. The result counts memories `looked_at`, those
+    `waiting` for the index, which the next run looks at, and how many were `merged` away into how many `clusters`. The
+    sample is two of each of some clusters: the memory that stays, and one that was merged into it.
+
+    Attributes:
+        full: Look at all memories once more.
+        dry_run: Only count what would be merged.
+    """
+
+    full: bool = False
+    dry_run: bool = False
+
+
+JobStart = PrioritiesStart | PruneStart | ExpireStart | PurgeStart | ReindexStart | ReconcileStart | MergeStart
 """The body that starts a job, its kind told by `kind`."""
 
 
@@ -72,8 +108,14 @@ class ReindexParams(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: int
 
 
+class MergeParams(MergeRules, frozen=True, kw_only=True):
+    """What a merge works by."""
+
+    full: bool = False
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a job is, in what its kind counts: memories, for a reindex; for a reconcile, in each generation.
+    """How far a job is, in what its kind counts: memories; for a reconcile, in each generation.
 
     Attributes:
         total: Null until it is known.
@@ -91,6 +133,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         cancel_asked: It ends before its next batch.
         params: What it works by.
         result: What it did so far, in numbers.
+        sample: Ids of some of the memories that it touched, or would, at most 20.
         error: Why it failed, or what holds it up just now.
         started_by: Public id of the key that asked for it, `admin`, or `memplane` where nobody did.
     """
@@ -103,6 +146,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, Any]
     progress: Progress
     result: dict[str, int]
+    sample: list[UUID]
     error: str | None
     started_by: str
     created_at: datetime
