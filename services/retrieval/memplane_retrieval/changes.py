@@ -11,6 +11,7 @@ from msgspec import UNSET
 from memplane_core.contracts.memories import MemoryFields, MemoryWrite
 from memplane_core.contracts.policy import Policy
 from memplane_core.domain.chunking import FindableText
+from memplane_core.domain.importance import guess_importance
 from memplane_core.domain.memory import (
     DEFAULT_PRIORITY,
     DEFAULT_TYPE,
@@ -65,7 +66,9 @@ def new_memory(write: MemoryWrite, *, now: datetime, policy: Policy, pointer: st
     """A memory with a fresh id, defaults where the caller said nothing, and its twin's key unless it has a name."""
     given = given_fields(write, pointer=pointer)
     occurred_at: datetime | None = given.pop("occurred_at", None)
-    values: dict[str, Any] = {**_DEFAULTS, "importance": policy.default_importance, **given}
+    scorer = policy.importance_scorer
+    importance = policy.default_importance if scorer == "default" else guess_importance(given["content"])
+    values: dict[str, Any] = {**_DEFAULTS, "importance": importance, **given}
     key = dedup_key(
         content=values["content"],
         actor=values["actor"],
@@ -81,6 +84,7 @@ def new_memory(write: MemoryWrite, *, now: datetime, policy: Policy, pointer: st
         occurred_at=occurred_at or now,
         occurred_given=occurred_at is not None,
         dedup_key=None if write.external_id is not None else key,
+        unscored=scorer == "llm" and "importance" not in given,
         **values,
     )
 
@@ -121,9 +125,14 @@ class Amended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def amend(before: Revision, given: dict[str, Any]) -> Amended:
-    """`before` with the given fields; what is not named stays."""
+    """`before` with the given fields; what is not named stays.
+
+    An importance that is given counts as changed where nobody had given one, though it be the same number.
+    """
     memory = before.memory
     changed = {name: old for name, value in given.items() if not _same(old := getattr(memory, name), value)}
+    if before.unscored and "importance" in given:
+        changed["importance"] = memory.importance
     after = msgspec.structs.replace(memory, **given)
     occurred_given = before.occurred_given or "occurred_at" in given
     key = before.dedup_key

@@ -264,7 +264,7 @@ def _made_status(plan: Plan, slot: Slot) -> Literal[201, 202]:
 def _as_memory(slot: Slot, created_at: datetime) -> Memory:
     """The memory that has just been inserted, without asking for it again."""
     fields = msgspec.structs.asdict(slot.fresh)
-    for internal in ("occurred_given", "dedup_key", "past"):
+    for internal in ("occurred_given", "dedup_key", "unscored", "past"):
         del fields[internal]
     return Memory(
         **fields,

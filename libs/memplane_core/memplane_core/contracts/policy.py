@@ -10,6 +10,8 @@ from memplane_core.domain.memory import DEFAULT_IMPORTANCE
 from memplane_core.domain.priority import PriorityRules
 from memplane_core.domain.ranking import DECAY_RATE, Preset, Weights
 
+ImportanceScorer = Literal["default", "heuristic", "llm"]
+
 DecayRate = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Relevance = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -54,6 +56,28 @@ class PruneSchedule(PruneRules, frozen=True, kw_only=True, forbid_unknown_fields
     every_hours: EveryHours = 24
 
 
+class ReflectRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When, and upon how much, a language model reflects.
+
+    Attributes:
+        threshold: Importance that the memories of a user and agent must have gathered since they were last reflected
+            upon: 15 are thirty of 0.5.
+        max_memories: Most that the model is shown at once.
+        max_insights: Most that it may come to from those.
+    """
+
+    threshold: Annotated[float, msgspec.Meta(gt=0, le=10_000)] = 15.0
+    max_memories: Annotated[int, msgspec.Meta(ge=1, le=500)] = 100
+    max_insights: Annotated[int, msgspec.Meta(ge=1, le=20)] = 5
+
+
+class ReflectSchedule(ReflectRules, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether memories are scored and reflected upon without being asked for, how often at most, and by which rules."""
+
+    enabled: bool = False
+    every_hours: EveryHours = 24
+
+
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether a job is begun without being asked for, and how often at most."""
 
@@ -71,6 +95,7 @@ class MaintenancePolicy(msgspec.Struct, frozen=True, kw_only=True):
         prune: Forgets what is of no use.
         expire: Deletes memories that expired `expired_grace_days` ago.
         purge: Deletes what is hidden and whose `purge_at` has passed.
+        reflect: Has a language model, where the installation has one, score memories and come to insights.
     """
 
     forget_grace_days: Days = DEFAULT_GRACE_DAYS
@@ -79,6 +104,7 @@ class MaintenancePolicy(msgspec.Struct, frozen=True, kw_only=True):
     prune: PruneSchedule = PruneSchedule()
     expire: Schedule = Schedule()
     purge: Schedule = Schedule()
+    reflect: ReflectSchedule = ReflectSchedule()
 
 
 class MaintenancePatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,13 +116,17 @@ class MaintenancePatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     prune: PruneSchedule | UnsetType | None = UNSET
     expire: Schedule | UnsetType | None = UNSET
     purge: Schedule | UnsetType | None = UNSET
+    reflect: ReflectSchedule | UnsetType | None = UNSET
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for a tenant. A field that it has never set has the installation's default.
 
     Attributes:
-        default_importance: Of a memory that is written without one.
+        default_importance: Of a memory that is written without one, and that nothing scores.
+        importance_scorer: What is the importance of a memory that is written without one. `default`: the above.
+            `heuristic`: a guess from its words. `llm`: that guess at first, then what a language model says of it when
+            the job `reflect` runs.
         weights: Of the parts of a score, for searches that name neither weights nor a preset.
         preset: A ranking known by name, in place of weights.
         decay_rate: Part of its recency that a memory loses in an hour.
@@ -106,6 +136,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     default_importance: Importance = DEFAULT_IMPORTANCE
+    importance_scorer: ImportanceScorer = "default"
     weights: Weights = Weights()
     preset: Preset | None = None
     decay_rate: DecayRate = DECAY_RATE
@@ -118,6 +149,7 @@ class PolicyPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Changes to a policy; what is not named stays, and null goes back to the default. So within `maintenance`."""
 
     default_importance: Importance | UnsetType | None = UNSET
+    importance_scorer: ImportanceScorer | UnsetType | None = UNSET
     weights: Weights | UnsetType | None = UNSET
     preset: Preset | UnsetType | None = UNSET
     decay_rate: DecayRate | UnsetType | None = UNSET

@@ -34,7 +34,7 @@ ALIVE: Final = "(m.expires_at IS NULL OR m.expires_at > statement_timestamp())"
 
 
 _REVISION: Final = f"""
-    {COLUMNS}, m.rev, m.occurred_given, m.dedup_key,
+    {COLUMNS}, m.rev, m.occurred_given, m.dedup_key, m.unscored,
     m.expires_at IS NOT NULL AND m.expires_at <= statement_timestamp() AS expired
 """
 
@@ -54,6 +54,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
         rev: Revision of its indexed form.
         occurred_given: False where `occurred_at` is only the time of writing.
         dedup_key: None where it may have twins.
+        unscored: Nobody gave its importance, and a language model is to say what it is.
         expired: By the database's clock.
     """
 
@@ -61,6 +62,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     rev: int
     occurred_given: bool
     dedup_key: bytes | None
+    unscored: bool
     expired: bool
 
 
@@ -152,5 +154,6 @@ def _revision(row: Row) -> Revision:
         rev=row["rev"],
         occurred_given=row["occurred_given"],
         dedup_key=row["dedup_key"],
+        unscored=row["unscored"],
         expired=row["expired"],
     )

@@ -33,16 +33,16 @@ WITH input AS (
     SELECT * FROM json_to_recordset($2::json) AS r(
         id uuid, external_id text, content text, actor text, scene text[], source text, memory_type text, user_id text,
         agent_id text, session_id text, importance float8, priority smallint, pinned boolean, metadata jsonb,
-        occurred_at timestamptz, occurred_given boolean, expires_at timestamptz, dedup_key text, version int, rev int,
-        state text, merged_into uuid, purge_at timestamptz, created_at timestamptz, updated_at timestamptz,
-        last_accessed_at timestamptz, access_count bigint)
+        occurred_at timestamptz, occurred_given boolean, expires_at timestamptz, dedup_key text, unscored boolean,
+        version int, rev int, state text, merged_into uuid, purge_at timestamptz, created_at timestamptz,
+        updated_at timestamptz, last_accessed_at timestamptz, access_count bigint)
 ), made AS (
     INSERT INTO memory (
         tenant_id, id, external_id, content, actor, scene, source, memory_type, user_id, agent_id, session_id,
-        importance, pinned, metadata, occurred_at, occurred_given, expires_at, dedup_key, version, rev, state,
+        importance, pinned, metadata, occurred_at, occurred_given, expires_at, dedup_key, unscored, version, rev, state,
         merged_into, purge_at, created_at, updated_at)
     SELECT $1, id, external_id, content, actor, scene, source, memory_type, user_id, agent_id, session_id,
-        importance, pinned, metadata, occurred_at, occurred_given, expires_at, decode(dedup_key, 'hex'),
+        importance, pinned, metadata, occurred_at, occurred_given, expires_at, decode(dedup_key, 'hex'), unscored,
         coalesce(version, 1), coalesce(rev, 1), coalesce(state, 'active'), merged_into, purge_at,
         coalesce(created_at, statement_timestamp()), coalesce(updated_at, statement_timestamp())
     FROM input
@@ -141,6 +141,7 @@ WITH input AS (
         user_id = i.user_id, agent_id = i.agent_id, session_id = i.session_id, importance = i.importance,
         pinned = i.pinned, metadata = i.metadata, occurred_at = i.occurred_at, occurred_given = i.occurred_given,
         expires_at = i.expires_at, dedup_key = decode(i.dedup_key, 'hex'), rev = i.rev,
+        unscored = m.unscored AND NOT i.changed ? 'importance',
         state = CASE WHEN i.revive THEN 'active' ELSE m.state END,
         merged_into = CASE WHEN i.revive THEN NULL ELSE m.merged_into END,
         purge_at = CASE WHEN i.revive THEN NULL ELSE m.purge_at END,
@@ -173,7 +174,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         revive: A hidden memory becomes active again.
         reindex: The index holds something of it that changes: `rev` grows.
         text: What it is found by where that changed, else None.
-        changed: Old values of the fields that change, for the history.
+        changed: Old values of the fields that change, for the history. Where `importance` is among them somebody has
+            said what it is, and no model is asked any more.
     """
 
     before: MemoryRevision

@@ -32,6 +32,7 @@ class NewMemory(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         dedup_key: None where it may have twins.
+        unscored: Nobody gave its importance, and a language model is to say what it is.
         past: None where it begins now: active, at version 1, with a history that says so. One that has a past brings
             its history itself.
     """
@@ -54,6 +55,7 @@ class NewMemory(msgspec.Struct, frozen=True, kw_only=True):
     occurred_given: bool
     expires_at: datetime | None
     dedup_key: bytes | None
+    unscored: bool = False
     past: Past | None = None
 
     @property
