@@ -297,6 +297,7 @@ def _view(job: JobRecord) -> JobView:
         params=job.params,
         progress=Progress(done=job.done, total=job.total),
         result=job.result,
+        sample=[UUID(int=memory_id.int) for memory_id in job.sample],
         error=job.error,
         started_by=job.started_by,
         created_at=job.created_at,

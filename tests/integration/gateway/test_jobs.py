@@ -54,6 +54,7 @@ class TestStarting:
             },
             "progress": {"done": 0, "total": None},
             "result": {},
+            "sample": [],
             "error": None,
             "started_by": key.id,
             "created_at": IsDatetime(iso_string=True),
