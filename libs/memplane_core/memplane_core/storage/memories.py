@@ -113,6 +113,22 @@ async def read_revision(
     return _revision(row) if row else None
 
 
+async def find_by_id(
+    tenant: TenantId, connection: Connection, ids: Sequence[UUID], *, lock: bool = False
+) -> dict[UUID, Revision]:
+    """The memories of these ids, hidden and expired ones too; locked in their order."""
+    rows = await connection.fetch(
+        f"""
+        SELECT {_REVISION} FROM {SOURCE}
+        WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[]) AND u.memory_id = ANY($2::uuid[])
+        ORDER BY m.id {"FOR UPDATE OF m, u" if lock else ""}
+        """,
+        tenant,
+        ids,
+    )
+    return {row["id"]: _revision(row) for row in rows}
+
+
 async def find_named(
     tenant: TenantId, connection: Connection, names: Sequence[Name], *, lock: bool = False
 ) -> dict[Name, Revision]:

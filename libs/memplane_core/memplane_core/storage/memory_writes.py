@@ -35,22 +35,25 @@ WITH input AS (
         agent_id text, session_id text, importance float8, priority smallint, pinned boolean, metadata jsonb,
         occurred_at timestamptz, occurred_given boolean, expires_at timestamptz, dedup_key text, unscored boolean,
         version int, rev int, state text, merged_into uuid, purge_at timestamptz, created_at timestamptz,
-        updated_at timestamptz, last_accessed_at timestamptz, access_count bigint)
+        updated_at timestamptz, merges jsonb, last_accessed_at timestamptz, access_count bigint, helpful int,
+        not_helpful int, moved_at timestamptz)
 ), made AS (
     INSERT INTO memory (
         tenant_id, id, external_id, content, actor, scene, source, memory_type, user_id, agent_id, session_id,
         importance, pinned, metadata, occurred_at, occurred_given, expires_at, dedup_key, unscored, version, rev, state,
-        merged_into, purge_at, created_at, updated_at)
+        merged_into, purge_at, created_at, updated_at, merges)
     SELECT $1, id, external_id, content, actor, scene, source, memory_type, user_id, agent_id, session_id,
         importance, pinned, metadata, occurred_at, occurred_given, expires_at, decode(dedup_key, 'hex'), unscored,
         coalesce(version, 1), coalesce(rev, 1), coalesce(state, 'active'), merged_into, purge_at,
-        coalesce(created_at, statement_timestamp()), coalesce(updated_at, statement_timestamp())
+        coalesce(created_at, statement_timestamp()), coalesce(updated_at, statement_timestamp()), merges
     FROM input
     ON CONFLICT DO NOTHING
     RETURNING id, rev, state, created_at
 ), used AS (
-    INSERT INTO memory_usage (tenant_id, memory_id, priority, last_accessed_at, access_count)
-    SELECT $1, i.id, priority, coalesce(last_accessed_at, made.created_at), coalesce(access_count, 0)
+    INSERT INTO memory_usage (
+        tenant_id, memory_id, priority, last_accessed_at, access_count, helpful, not_helpful, moved_at)
+    SELECT $1, i.id, priority, coalesce(last_accessed_at, made.created_at), coalesce(access_count, 0),
+        coalesce(helpful, 0), coalesce(not_helpful, 0), moved_at
     FROM input i JOIN made ON made.id = i.id
 ), scenes AS (
     INSERT INTO memory_scene (tenant_id, memory_id, scene)

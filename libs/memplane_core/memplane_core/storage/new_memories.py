@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 
 from memplane_core.domain.memory import State
+from memplane_core.domain.merge_ledger import Ledger
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,6 +15,8 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rev: Revision of its indexed form, one that the index has never been told of here.
+        moved_at: When maintenance last moved its priority.
+        merges: What it has taken from those that were merged into it.
     """
 
     version: int
@@ -25,6 +28,10 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     last_accessed_at: datetime
     access_count: int
+    helpful: int
+    not_helpful: int
+    moved_at: datetime | None
+    merges: Ledger | None
 
 
 class NewMemory(msgspec.Struct, frozen=True, kw_only=True):
