@@ -246,7 +246,7 @@ class KnownTenant(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         deleted: It is gone.
         numbers: Of all generations that it ever had.
-        gone: Those of them whose collections are of no more use: all of a tenant that is gone.
+        gone: Those of them whose collections are of no more use.
         idle_s: Seconds since a job of the kind `reconcile` was last asked for, or the tenant was made.
     """
 
@@ -254,6 +254,10 @@ class KnownTenant(msgspec.Struct, frozen=True, kw_only=True):
     numbers: list[int]
     gone: list[int]
     idle_s: float
+
+    def has_lost(self, number: int) -> bool:
+        """Whether a collection of that number is of no more use: every one of a tenant that is gone."""
+        return self.deleted or number in self.gone
 
 
 async def known_tenant(tenant: TenantId, connection: Connection) -> KnownTenant | None:
@@ -263,7 +267,7 @@ async def known_tenant(tenant: TenantId, connection: Connection) -> KnownTenant 
         SELECT t.deleted_at IS NOT NULL AS deleted,
             ARRAY(SELECT number FROM generation WHERE tenant_id = $1) AS numbers,
             ARRAY(SELECT number FROM generation g WHERE g.tenant_id = $1
-                AND (g.life = 'dropped' OR t.deleted_at IS NOT NULL)) AS gone,
+                AND g.life = 'dropped') AS gone,
             extract(epoch FROM clock_timestamp() - coalesce(
                 (SELECT max(created_at) FROM job WHERE tenant_id = $1 AND kind = 'reconcile'), t.created_at))::float8
                 AS idle_s

@@ -126,9 +126,10 @@ class IndexWatch:
             known = await reconcile.known_tenant(tenant, connection)
             if known is not None and not known.deleted:
                 await self._begin_if_due(tenant, connection, there, report, known=known)
+        orphans = {number for number in there if known is not None and known.has_lost(number)}
         known_numbers = set(known.numbers) if known else set[int]()
-        report.foreign += [CollectionName(tenant, number) for number in sorted(there - known_numbers)]
-        for number in sorted(there.intersection(known.gone if known else ())):
+        report.foreign += [CollectionName(tenant, number) for number in sorted(there - known_numbers - orphans)]
+        for number in sorted(orphans):
             name = CollectionName(tenant, number)
             report.orphans.append(name)
             if await self._was_seen_before(name) and await self._drop(name):
@@ -167,7 +168,7 @@ class IndexWatch:
         try:
             async with self._database.tenant(tenant) as connection:
                 known = await reconcile.known_tenant(tenant, connection)
-            if known is None or name.number not in known.gone:
+            if known is None or not known.has_lost(name.number):
                 return False
             await self._index.drop(tenant, name)
         finally:
