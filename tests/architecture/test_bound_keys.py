@@ -11,6 +11,7 @@ SERVICES = ROOT / "services"
 # what forwards requests to them.
 LET_THROUGH = {
     "gateway/memplane_gateway/forwarding.py",
+    "retrieval/memplane_retrieval/merge_routes.py",
     "retrieval/memplane_retrieval/routes.py",
     "retrieval/memplane_retrieval/routes_markers.py",
     "retrieval/memplane_retrieval/routes_records.py",

@@ -31,6 +31,7 @@ from memplane_gateway.export import EXPORT_ROUTES
 from memplane_gateway.forwarding import Forwarder
 from memplane_gateway.generations import GENERATION_ROUTES
 from memplane_gateway.history import HISTORY_ROUTES
+from memplane_gateway.imports import IMPORT_ROUTES
 from memplane_gateway.jobs import JOB_ROUTES
 from memplane_gateway.key_uses import KeyUses
 from memplane_gateway.keys import KEY_ROUTES
@@ -38,6 +39,7 @@ from memplane_gateway.limit_routes import LIMIT_ROUTES
 from memplane_gateway.limits import Answers, LimitDirectory, Limiter
 from memplane_gateway.markers import MARKER_ROUTES
 from memplane_gateway.memories import MEMORY_ROUTES
+from memplane_gateway.merges import MERGE_ROUTES
 from memplane_gateway.openapi import describe
 from memplane_gateway.own_keys import OWN_KEY_ROUTES
 from memplane_gateway.policy import POLICY_ROUTES
@@ -51,11 +53,13 @@ from memplane_gateway.whoami import WHOAMI_ROUTES
 ROUTES: Final[Sequence[ControllerRouterHandler]] = (
     *MEMORY_ROUTES,
     *MARKER_ROUTES,
+    *MERGE_ROUTES,
     *HISTORY_ROUTES,
     *ENTITY_ROUTES,
     *JOB_ROUTES,
     *ERASURE_ROUTES,
     *EXPORT_ROUTES,
+    *IMPORT_ROUTES,
     *OWN_KEY_ROUTES,
     *POLICY_ROUTES,
     *SYSTEM_ROUTES,

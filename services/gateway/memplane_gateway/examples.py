@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 _ID: Final = "01990000-0000-7000-8000-000000000001"
+_OTHER: Final = "01990000-0000-7000-8000-000000000002"
 _AT: Final = "2026-05-08T13:56:00Z"
 
 _MEMORY: Final[dict[str, Any]] = {
@@ -75,6 +76,8 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
         "limit": 50,
     },
     "forgetMemories": {"filters": {"user_id": "ana", "scene": ["smalltalk"]}, "dry_run": True},
+    "mergeMemories": {"ids": [_ID, _OTHER], "survivor": _ID},
+    "undoMerge": {"survivor": _ID},
     "giveFeedback": {"value": "helpful"},
     "updateMemory": {"importance": 0.9, "pinned": True},
     "startJob": {"kind": "reindex", "model": "multilingual-e5-small"},

@@ -76,7 +76,9 @@ async def restore_memory(
     if_match: IfMatch = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response[bytes]:
-    """Bring back a memory that was forgotten. Where an active one has become the same, that is a 409 with its `id`.
+    """Bring back a memory that was forgotten, or merged into another one, which gives back what it took.
+
+    Where an active one has become the same, that is a 409 with its `id`.
 
     Needs the scope `memories:write`.
     """

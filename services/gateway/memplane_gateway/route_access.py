@@ -16,11 +16,13 @@ class Access(msgspec.Struct, frozen=True):
         rate: Whose rate it is counted against.
         scope: What the key must have; None: any key of the tenant.
         metered: As what it is counted in the tenant's usage, where it succeeds.
+        streamed: Its body may be of any length, and is never held as a whole.
     """
 
     rate: RateClass
     scope: Scope | None
     metered: Literal["write", "search"] | None = None
+    streamed: bool = False
 
 
 _WRITE: Final = Access("write", "memories:write", "write")
@@ -28,6 +30,7 @@ _READ: Final = Access("search", "memories:read")
 _SEARCH: Final = Access("search", "memories:read", "search")
 _ANY: Final = Access("search", None)
 _JOB: Final = Access("admin", "memories:admin")
+_IMPORT: Final = Access("admin", "memories:admin", streamed=True)
 _TENANT: Final = Access("admin", "tenant:admin")
 
 _ROUTES: Final[Mapping[tuple[str, str], Access]] = {
@@ -45,11 +48,14 @@ _ROUTES: Final[Mapping[tuple[str, str], Access]] = {
     ("POST", "/v1/memories/{memory_id}/restore"): _WRITE,
     ("POST", "/v1/memories/{memory_id}/feedback"): _WRITE,
     ("POST", "/v1/memories/forget"): _WRITE,
+    ("POST", "/v1/memories/merge"): _WRITE,
+    ("POST", "/v1/memories/merge/undo"): _WRITE,
     ("POST", "/v1/jobs"): _JOB,
     ("GET", "/v1/jobs"): _JOB,
     ("GET", "/v1/jobs/{job_id}"): _JOB,
     ("POST", "/v1/jobs/{job_id}/cancel"): _JOB,
     ("GET", "/v1/export"): _JOB,
+    ("POST", "/v1/import"): _IMPORT,
     ("POST", "/v1/erasures"): _JOB,
     ("GET", "/v1/erasures"): _JOB,
     ("GET", "/v1/erasures/{erasure_id}"): _JOB,

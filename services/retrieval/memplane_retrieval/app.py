@@ -23,7 +23,11 @@ from memplane_core.web.middleware import InternalAuth
 from memplane_retrieval.embedding import Chunker
 from memplane_retrieval.export import EXPORT_ROUTES
 from memplane_retrieval.generations import Generations
+from memplane_retrieval.import_routes import IMPORT_ROUTES
+from memplane_retrieval.importer import Importer
 from memplane_retrieval.markers import Markers
+from memplane_retrieval.merge_routes import MERGE_ROUTES
+from memplane_retrieval.merges import Merger
 from memplane_retrieval.nomination import Nominator
 from memplane_retrieval.patch import Patcher
 from memplane_retrieval.reranking import Reranking
@@ -74,7 +78,7 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
         await parts["database"].ping()
 
     return build_app(
-        [*ROUTES, *MARKER_ROUTES, *RECORD_ROUTES, *EXPORT_ROUTES],
+        [*ROUTES, *MARKER_ROUTES, *MERGE_ROUTES, *RECORD_ROUTES, *EXPORT_ROUTES, *IMPORT_ROUTES],
         service="retrieval",
         settings=settings,
         lifespan=[lifespan],
@@ -83,7 +87,7 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
         middleware=[InternalAuth(tokens)],
         dependencies={
             name: _provide(parts, name)
-            for name in ("database", "generations", "writer", "patcher", "markers", "searcher", "index_wait")
+            for name in ("database", "generations", "writer", "patcher", "markers", "merger", "importer", "searcher", "index_wait")
         },
     )
 
@@ -144,6 +148,8 @@ def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
         "writer": Writer(ports.database, generations, chunker, ports.kicker),
         "patcher": Patcher(ports.database, generations, chunker, ports.kicker),
         "markers": Markers(ports.database, generations, ports.kicker),
+        "merger": Merger(ports.database, generations, ports.kicker),
+        "importer": Importer(ports.database, generations, ports.kicker, meter=ports.meter),
         "searcher": Searcher(
             ports.database,
             Nominator(ports.database, ports.index),

@@ -13,7 +13,7 @@ from memplane_core.domain.filters import EVERYTHING, Filter, parse_filter
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.ports import Kicker
 from memplane_core.domain.tenancy import Principal
-from memplane_core.storage import audit, idempotency, markers, matching, memories, usage
+from memplane_core.storage import audit, idempotency, markers, matching, memories, merges, usage
 from memplane_core.storage.idempotency import EFFECTS, Effect, Fingerprint
 from memplane_core.storage.markers import Author
 from memplane_core.storage.memories import Revision
@@ -82,21 +82,21 @@ class Markers:
     async def restore(
         self, principal: Principal, memory_id: UUID, *, if_match: int | None, fingerprint: Fingerprint | None
     ) -> Once[Memory]:
-        """The memory as it was before it was forgotten. One that is active stays as it is.
+        """The memory as it was before it was forgotten or merged away. One that is active stays as it is.
 
         Raises:
             IdempotencyMismatch, IdempotencyInFlight, NotFound, PreconditionFailed: As for `forget`.
             DuplicateMemory: An active memory has become the same meanwhile.
             QuotaExceeded: The tenant may not have so many memories.
-            Conflict: It is merged into another, or others kept changing it.
+            Conflict: Others kept changing it.
         """
 
         async def unhide(connection: Connection, found: Revision) -> None:
+            author = _author(principal)
             if found.memory.state == "merged":
-                raise _merged(found.memory)
-            await markers.unhide(
-                principal.tenant, connection, [memory_id], state="forgotten", author=_author(principal)
-            )
+                await merges.restore(principal.tenant, connection, [memory_id], author=author)
+            else:
+                await markers.unhide(principal.tenant, connection, [memory_id], state="forgotten", author=author)
 
         return await self._change(principal, memory_id, if_match=if_match, fingerprint=fingerprint, change=unhide)
 

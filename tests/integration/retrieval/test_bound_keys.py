@@ -11,6 +11,7 @@ from tests.integration.retrieval.conftest import SECRET, Service
 
 from memplane_core.domain.tenancy import SCOPES, Principal
 from memplane_core.security.internal import InternalTokens
+from memplane_retrieval.merge_routes import MERGE_ROUTES
 from memplane_retrieval.routes import ROUTES
 from memplane_retrieval.routes_markers import MARKER_ROUTES
 from memplane_retrieval.routes_records import RECORD_ROUTES
@@ -175,6 +176,29 @@ async def _forget_matching(world: World) -> None:
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "/filters/user_id")
 
 
+async def _merge(world: World) -> None:
+    for ids in ([world.mine, world.theirs[0]], world.theirs[:2]):
+        answer = await world.bound.post("/v1/memories/merge", json={"ids": ids})
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    more = (await world.bound.post("/v1/memories", json={"content": "mine too"})).json()["id"]
+    merged = await world.bound.post("/v1/memories/merge", json={"ids": [world.mine, more], "survivor": world.mine})
+    assert merged.json()["merged"] == [more]
+
+
+async def _undo_merge(world: World) -> None:
+    twins = [
+        (await world.free.post("/v1/memories", json={"content": THEIRS, "user_id": "bob", "actor": a})) for a in "xy"
+    ]
+    ids = [answer.json()["id"] for answer in twins]
+    await world.free.post("/v1/memories/merge", json={"ids": ids, "survivor": ids[0]})
+    answer = await world.bound.post("/v1/memories/merge/undo", json={"survivor": ids[0]})
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    assert (await world.bound.post(f"/v1/memories/{ids[1]}/restore")).status_code == 404
+    assert (await world.free.get(f"/v1/memories/{ids[1]}")).json()["state"] == "merged"
+    mine = await world.bound.post("/v1/memories/merge/undo", json={"survivor": world.mine})
+    assert mine.json() == {"restored": [], "complete": True}
+
+
 async def _history(world: World) -> None:
     assert (await world.bound.get(f"/v1/memories/{world.mine}/history")).status_code == 200
     for memory_id in world.theirs:
@@ -204,6 +228,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "POST /v1/memories/{memory_id:uuid}/restore": _restore,
     "POST /v1/memories/{memory_id:uuid}/feedback": _feedback,
     "POST /v1/memories/forget": _forget_matching,
+    "POST /v1/memories/merge": _merge,
+    "POST /v1/memories/merge/undo": _undo_merge,
 }
 
 
@@ -211,7 +237,7 @@ def routes() -> dict[str, HTTPRouteHandler]:
     """Every route of the service."""
     return {
         f"{method} {path}": handler
-        for handler in (*ROUTES, *MARKER_ROUTES, *RECORD_ROUTES)
+        for handler in (*ROUTES, *MARKER_ROUTES, *MERGE_ROUTES, *RECORD_ROUTES)
         for path in handler.paths
         for method in handler.http_methods
         if method != "OPTIONS"

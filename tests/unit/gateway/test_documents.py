@@ -62,6 +62,8 @@ class TestOpenApi:
             ("POST", "/v1/memories/{memory_id}/restore"),
             ("POST", "/v1/memories/{memory_id}/feedback"),
             ("POST", "/v1/memories/forget"),
+            ("POST", "/v1/memories/merge"),
+            ("POST", "/v1/memories/merge/undo"),
             ("GET", "/v1/export"),
             ("POST", "/v1/erasures"),
             ("GET", "/v1/erasures"),

@@ -113,8 +113,9 @@ async def unsettled(tenant: TenantId, connection: Connection, *, generation: int
     )
 
 
-async def now(connection: Connection) -> datetime:
+async def now(tenant: TenantId, connection: Connection) -> datetime:
     """The database's clock."""
+    del tenant
     return await connection.fetchval("SELECT clock_timestamp()")
 
 

@@ -108,7 +108,7 @@ class Merge:
         if threshold is None:
             threshold = await self._threshold(generation.model)
         async with self._database.tenant(run.tenant) as connection:
-            until = await merge_reads.now(connection)
+            until = await merge_reads.now(run.tenant, connection)
             seen = None
             if not params.full:
                 terms = _terms(params, threshold)
@@ -239,12 +239,13 @@ class Merge:
         together = _fitting(survivor, as_compared)
         if len(together) > 1:
             stays, *others = together
+            grace = timedelta(days=run.params(MergeParams).grace_days)
             await merges.merge(
                 tenant,
                 connection,
                 stays,
                 others,
-                purge_at=await merge_reads.now(connection) + timedelta(days=run.params(MergeParams).grace_days),
+                purge_at=await merge_reads.now(tenant, connection) + grace,
                 author=Author(run.record.started_by, str(job_id)),
                 fixed=stays.candidate.pinned,
             )
