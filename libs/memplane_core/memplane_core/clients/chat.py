@@ -30,7 +30,7 @@ class LlmSettings(Section):
     url: str
     model: Annotated[str, Field(min_length=1)]
     api_key: SecretStr = SecretStr("")
-    timeout_s: float = Field(default=60.0, gt=0, le=120)
+    timeout_s: float = Field(default=60.0, gt=0, le=100)
     concurrency: int = Field(default=4, ge=1, le=64)
     temperature: float | None = Field(default=None, ge=0, le=2)
     max_tokens: int | None = Field(default=None, ge=16)
@@ -99,12 +99,13 @@ class ChatModel:
         """How many questions it takes at once; more wait."""
         return self._settings.concurrency
 
-    async def ask(self, *, system: str, user: str) -> ChatAnswer:
+    async def ask(self, *, system: str, user: str, within_s: float | None = None) -> ChatAnswer:
         """The model's answer to one question. Tries again, within the time, what may pass.
 
         Args:
             system: What it is to do.
             user: What it is to do it with.
+            within_s: Longest that this may take, the wait for its turn included; as long as it takes where left out.
 
         Raises:
             ChatRefused: See there.
@@ -117,11 +118,12 @@ class ChatModel:
             settings.temperature,
             settings.max_tokens,
         )
+        body = msgspec.json.encode(request)
         try:
-            async with self._places:
-                answer = await self._upstream.post(
-                    "/chat/completions", msgspec.json.encode(request), timeout_s=settings.timeout_s
-                )
+            async with asyncio.timeout(within_s), self._places:
+                answer = await self._upstream.post("/chat/completions", body, timeout_s=settings.timeout_s)
+        except TimeoutError as error:
+            raise Unavailable(f"{_SERVICE} has no time for this question", retry_after=30) from error
         except UpstreamRefused as error:
             raise ChatRefused(f"{_SERVICE} answers {error.answer.status}{error_code(error.answer)}") from error
         except UpstreamAway as error:

@@ -1,0 +1,223 @@
+"""Which memories wait to be scored or reflected upon, and how far that has come for whom."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.memories import ALIVE
+from memplane_core.storage.session import Connection, Row
+
+INSIGHT: Final = "insight"
+"""`memory_type` of what a reflection has come to."""
+
+SOURCE: Final = "reflection"
+"""Its `source`."""
+
+# Of whoever is being erased nothing can be written, and nothing needs to be asked.
+_OPEN: Final = f"""
+    m.tenant_id = $1 AND m.state = 'active' AND {ALIVE} AND NOT EXISTS (
+        SELECT FROM erasure e WHERE e.tenant_id = $1 AND e.state = 'running'
+          AND (e.user_id IS NULL OR e.user_id = m.user_id) AND (e.agent_id IS NULL OR e.agent_id = m.agent_id))
+"""
+
+# No id is empty. Spelled so the two can be joined by hash.
+_NOT_SEEN: Final = f"""
+    memory m LEFT JOIN reflection r ON r.tenant_id = $1 AND coalesce(r.user_id, '') = coalesce(m.user_id, '')
+        AND coalesce(r.agent_id, '') = coalesce(m.agent_id, '')
+    WHERE {_OPEN} AND NOT (m.memory_type = '{INSIGHT}' AND m.source IS NOT DISTINCT FROM '{SOURCE}')
+      AND m.created_at <= $2 AND (r.seen_at IS NULL OR (m.created_at, m.id) > (r.seen_at, r.seen_id))
+"""
+
+
+class Text(msgspec.Struct, frozen=True, kw_only=True):
+    """A memory as a language model is shown it.
+
+    Attributes:
+        version: That it had when it was read.
+        rev: Of what is found of it, which grows when its text is changed.
+    """
+
+    id: UUID
+    content: str
+    actor: str | None
+    occurred_at: datetime
+    created_at: datetime
+    importance: float
+    version: int
+    rev: int
+
+
+class Whose(msgspec.Struct, frozen=True):
+    """A user and an agent; None is nobody's."""
+
+    user_id: str | None
+    agent_id: str | None
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """What a run would ask about.
+
+    Attributes:
+        unscored: Memories to be scored.
+        scopes: Users and agents whose memories are to be reflected upon.
+        memories: Those memories.
+        pages: Questions that they take.
+    """
+
+    unscored: int
+    scopes: int
+    memories: int
+    pages: int
+
+
+async def age_s(tenant: TenantId, connection: Connection, *, since: datetime) -> float:
+    """Seconds that have passed since a moment of the database's clock."""
+    del tenant
+    return float(
+        await connection.fetchval("SELECT extract(epoch FROM clock_timestamp() - $1::timestamptz)::float8", since)
+    )
+
+
+async def unscored_page(
+    tenant: TenantId, connection: Connection, *, until: datetime, after: UUID | None, limit: int
+) -> list[Text]:
+    """Memories made up to `until` whose importance a model is to say, in the order of their ids behind `after`."""
+    rows = await connection.fetch(
+        f"""
+        SELECT {_COLUMNS} FROM memory m
+        WHERE {_OPEN} AND m.unscored AND m.created_at <= $2 AND ($3::uuid IS NULL OR m.id > $3)
+        ORDER BY m.id LIMIT $4
+        """,
+        tenant,
+        until,
+        after,
+        limit,
+    )
+    return [_text(row) for row in rows]
+
+
+async def pass_over(tenant: TenantId, connection: Connection, texts: Sequence[Text]) -> None:
+    """Ask no model about these again, unless they were changed meanwhile: their importance stays a guess."""
+    await connection.execute(
+        """
+        UPDATE memory m SET unscored = false FROM unnest($2::uuid[], $3::int[]) AS i(id, version)
+        WHERE m.tenant_id = $1 AND m.id = i.id AND m.version = i.version
+        """,
+        tenant,
+        [text.id for text in texts],
+        [text.version for text in texts],
+    )
+
+
+async def outlook(tenant: TenantId, connection: Connection, *, until: datetime, threshold: float, page: int) -> Outlook:
+    """What there is to be done about memories made up to `until`; `page` memories are reflected upon at once."""
+    unscored = await connection.fetchval(
+        f"SELECT count(*) FROM memory m WHERE {_OPEN} AND m.unscored AND m.created_at <= $2", tenant, until
+    )
+    row = await connection.fetchrow(
+        f"""
+        SELECT count(*) AS scopes, coalesce(sum(memories), 0)::bigint AS memories,
+            coalesce(sum(ceil(memories::float8 / $4)), 0)::bigint AS pages
+        FROM (SELECT count(*) AS memories FROM {_NOT_SEEN} GROUP BY m.user_id, m.agent_id
+              HAVING sum(m.importance) >= $3) due
+        """,
+        tenant,
+        until,
+        threshold,
+        page,
+    )
+    assert row is not None
+    return Outlook(unscored, row["scopes"], row["memories"], row["pages"])
+
+
+async def next_whose(tenant: TenantId, connection: Connection, *, until: datetime, threshold: float) -> Whose | None:
+    """A user and agent whose memories, made up to `until`, have gathered enough importance since the last time."""
+    row = await connection.fetchrow(
+        f"""
+        SELECT m.user_id, m.agent_id FROM {_NOT_SEEN} GROUP BY m.user_id, m.agent_id
+        HAVING sum(m.importance) >= $3 ORDER BY m.user_id, m.agent_id LIMIT 1
+        """,
+        tenant,
+        until,
+        threshold,
+    )
+    return None if row is None else Whose(row["user_id"], row["agent_id"])
+
+
+async def sources_of(
+    tenant: TenantId, connection: Connection, whose: Whose, *, until: datetime, limit: int
+) -> list[Text]:
+    """The next memories to reflect upon, those first that were made first."""
+    rows = await connection.fetch(
+        f"""
+        SELECT {_COLUMNS} FROM {_NOT_SEEN}
+          AND m.user_id IS NOT DISTINCT FROM $3 AND m.agent_id IS NOT DISTINCT FROM $4
+        ORDER BY m.created_at, m.id LIMIT $5
+        """,
+        tenant,
+        until,
+        whose.user_id,
+        whose.agent_id,
+        limit,
+    )
+    return [_text(row) for row in rows]
+
+
+async def unchanged(tenant: TenantId, connection: Connection, texts: Sequence[Text]) -> bool:
+    """Whether all of these can be seen and say what they said; if so they stay until the transaction ends."""
+    rows = await connection.fetch(
+        f"""
+        SELECT m.id FROM memory m
+        JOIN unnest($2::uuid[], $3::int[]) AS i(id, rev) ON m.tenant_id = $1 AND m.id = i.id AND m.rev = i.rev
+        WHERE m.state = 'active' AND {ALIVE}
+        ORDER BY m.id FOR SHARE OF m
+        """,
+        tenant,
+        [text.id for text in texts],
+        [text.rev for text in texts],
+    )
+    return len(rows) == len(texts)
+
+
+async def mark_seen(tenant: TenantId, connection: Connection, whose: Whose, *, last: Text) -> None:
+    """From now on only what was made after `last` is still to be reflected upon."""
+    await connection.execute(
+        """
+        INSERT INTO reflection (tenant_id, user_id, agent_id, seen_at, seen_id) VALUES ($1, $2, $3, $4, $5)
+        ON CONFLICT (tenant_id, user_id, agent_id)
+        DO UPDATE SET seen_at = excluded.seen_at, seen_id = excluded.seen_id
+        """,
+        tenant,
+        whose.user_id,
+        whose.agent_id,
+        last.created_at,
+        last.id,
+    )
+
+
+async def forget_marks(tenant: TenantId, connection: Connection, whose: Whose) -> int:
+    """Delete how far reflection has come for a user, an agent, or both; None is anybody. Returns how many went."""
+    return int(
+        await connection.fetchval(
+            """
+            WITH gone AS (
+                DELETE FROM reflection WHERE tenant_id = $1 AND ($2::text IS NULL OR user_id = $2)
+                  AND ($3::text IS NULL OR agent_id = $3) RETURNING 1
+            ) SELECT count(*) FROM gone
+            """,
+            tenant,
+            whose.user_id,
+            whose.agent_id,
+        )
+    )
+
+
+_COLUMNS: Final = ", ".join(f"m.{name}" for name in Text.__struct_fields__)
+
+
+def _text(row: Row) -> Text:
+    return Text(**{name: row[name] for name in Text.__struct_fields__})
