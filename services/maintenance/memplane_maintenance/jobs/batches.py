@@ -7,7 +7,7 @@ nothing counted twice, and nothing left out.
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import ClassVar
 from uuid import UUID
 
 import msgspec
@@ -94,14 +94,18 @@ class BatchJob(ABC):
     Args:
         database: Of the memories.
         clock: Tells when a run begins.
+        size: Memories of a batch; what the kind takes where it is left out.
     """
 
-    counts: tuple[str, ...]
+    counts: ClassVar[tuple[str, ...]]
     """Names of what a result counts."""
 
-    def __init__(self, database: Database, *, clock: Clock = database_clock) -> None:
+    usual_size: ClassVar[int]
+
+    def __init__(self, database: Database, *, clock: Clock = database_clock, size: int | None = None) -> None:
         self._database = database
         self._clock = clock
+        self._size = size or self.usual_size
 
     @abstractmethod
     async def total(self, work: Work, connection: Connection) -> int:
@@ -142,10 +146,3 @@ class BatchJob(ABC):
     async def abandon(self, run: Run, connection: Connection) -> None:
         """Leave what was done as it is."""
         del run, connection
-
-
-LOOKED_AT: Final = 2_000
-"""Memories of a batch that are looked at; few of them change."""
-
-CHANGED: Final = 500
-"""Memories of a batch that are deleted."""

@@ -4,13 +4,14 @@ from memplane_core.contracts.maintenance_runs import PrioritiesParams
 from memplane_core.storage.priorities import move_priorities
 from memplane_core.storage.refill import count_memories
 from memplane_core.storage.session import Connection
-from memplane_maintenance.jobs.batches import LOOKED_AT, Batch, BatchJob, Work
+from memplane_maintenance.jobs.batches import Batch, BatchJob, Work
 
 
 class Priorities(BatchJob):
     """The job of kind `priorities`. A statement a batch; it changes usage rows alone."""
 
     counts = ("checked", "raised", "lowered")
+    usual_size = 2_000
 
     async def total(self, work: Work, connection: Connection) -> int:
         """All active memories."""
@@ -24,14 +25,14 @@ class Priorities(BatchJob):
             rules=work.run.params(PrioritiesParams),
             as_of=work.as_of,
             after=work.after,
-            limit=LOOKED_AT,
+            limit=self._size,
             sample=work.sample,
             dry_run=work.run.record.dry_run,
         )
         return Batch(
             seen=page.seen,
             last=page.last,
-            more=page.seen == LOOKED_AT,
+            more=page.seen == self._size,
             counts={"checked": page.seen, "raised": page.raised, "lowered": page.lowered},
             touched=page.sample,
         )

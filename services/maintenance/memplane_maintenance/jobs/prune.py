@@ -7,13 +7,14 @@ from memplane_core.storage.markers import hide
 from memplane_core.storage.pruning import lock_useless, useless_page
 from memplane_core.storage.refill import count_memories
 from memplane_core.storage.session import Connection
-from memplane_maintenance.jobs.batches import LOOKED_AT, Batch, BatchJob, Work
+from memplane_maintenance.jobs.batches import Batch, BatchJob, Work
 
 
 class Prune(BatchJob):
     """The job of kind `prune`."""
 
     counts = ("checked", "forgotten")
+    usual_size = 1_000
 
     async def total(self, work: Work, connection: Connection) -> int:
         """All active memories."""
@@ -23,7 +24,7 @@ class Prune(BatchJob):
         """Forget those of the next ones that the rules give up."""
         rules = work.run.params(PruneParams).rules
         page = await useless_page(
-            work.tenant, connection, rules=rules, as_of=work.as_of, after=work.after, limit=LOOKED_AT
+            work.tenant, connection, rules=rules, as_of=work.as_of, after=work.after, limit=self._size
         )
         useless = page.ids
         if useless and not work.run.record.dry_run:
@@ -39,7 +40,7 @@ class Prune(BatchJob):
         return Batch(
             seen=page.seen,
             last=page.last,
-            more=page.seen == LOOKED_AT,
+            more=page.seen == self._size,
             counts={"checked": page.seen, "forgotten": len(useless)},
             touched=useless[: work.sample],
         )

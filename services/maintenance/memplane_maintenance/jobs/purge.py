@@ -8,13 +8,14 @@ from memplane_core.contracts.maintenance_runs import ExpireParams
 from memplane_core.storage.pruning import Over, count_over, lock_over
 from memplane_core.storage.removals import remove_memories
 from memplane_core.storage.session import Connection
-from memplane_maintenance.jobs.batches import CHANGED, Batch, BatchJob, Work
+from memplane_maintenance.jobs.batches import Batch, BatchJob, Work
 
 
 class _Deletion(BatchJob):
     """Deletes what is over, those over for longest first: what is left is what is still to be done."""
 
     counts = ("deleted",)
+    usual_size = 500
     why: Over
 
     @abstractmethod
@@ -32,10 +33,10 @@ class _Deletion(BatchJob):
         if work.run.record.dry_run:
             found = await count_over(work.tenant, connection, why=self.why, until=until, sample=work.sample)
             return _batch(found.count, found.sample, more=False)
-        ids = await lock_over(work.tenant, connection, why=self.why, until=until, limit=CHANGED)
+        ids = await lock_over(work.tenant, connection, why=self.why, until=until, limit=self._size)
         if ids:
             await remove_memories(work.tenant, connection, ids)
-        return _batch(len(ids), ids[: work.sample], more=len(ids) == CHANGED)
+        return _batch(len(ids), ids[: work.sample], more=len(ids) == self._size)
 
 
 def _batch(count: int, sample: list[UUID], *, more: bool) -> Batch:
