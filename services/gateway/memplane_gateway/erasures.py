@@ -46,7 +46,8 @@ AgentQuery = Annotated[
     str | None, QueryParameter(min_length=1, max_length=256, description="Only erasures of exactly this agent.")
 ]
 Confirmation = Annotated[
-    str, QueryParameter(min_length=1, max_length=128, description="The tenant's name, to say that this one is meant.")
+    str | None,
+    QueryParameter(min_length=1, max_length=128, description="The tenant's name, without which nothing is deleted."),
 ]
 
 
@@ -176,13 +177,15 @@ async def delete_tenant(
     tenant_id: FromPath[UUID],
     database: NamedDependency[Database],
     *,
-    name: Confirmation,
     keyring: NamedDependency[Keyring],
     directory: NamedDependency[KeyDirectory],
+    name: Confirmation = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response[ErasureView]:
     """Erase a tenant for good: its memories, collections, keys, settings and jobs. The audit and the receipt stay."""
     refuse_unknown(request, ("name",))
+    if name is None:
+        raise invalid("name", "must be given: the name of the tenant that is to be deleted")
     tenant = TenantId(tenant_id)
 
     async def begin(connection: Connection) -> Effect:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncGenerator
+from datetime import timedelta
 from typing import cast
 from uuid import UUID, uuid4
 
@@ -16,7 +17,8 @@ from memplane_core.clients.vector_cache import cache_prefix
 from memplane_core.contracts.jobs import ACCESS_STREAM
 from memplane_core.domain.errors import Conflict, ErasureUnderWay
 from memplane_core.storage import bootstrap
-from memplane_core.storage.erasure_reach import STORES
+from memplane_core.storage.backlog import trim_finished
+from memplane_core.storage.erasure_reach import STORES, SUBJECTS
 from memplane_core.storage.erasures import receipt_digest
 from memplane_core.storage.jobs import ask_cancel, create_job
 from memplane_core.storage.markers import Author, hide
@@ -69,6 +71,14 @@ async def write_all_of(erasing: Erasing, mark: str) -> list[UUID]:
     own += await erasing.desk.write("named", user_id=mark, external_id=f"{mark}-1")
     await forget(erasing, own[0])
     return own
+
+
+async def reflected(erasing: Erasing, user: str) -> None:
+    """Keep how far the reflection upon a user's memories has come."""
+    await erasing.sql(
+        "INSERT INTO reflection (tenant_id, user_id, seen_at, seen_id) VALUES ($1, $2, now(), $3)",
+        *(erasing.tenant, user, uuid4()),
+    )
 
 
 async def forget(erasing: Erasing, memory_id: UUID) -> None:
@@ -128,6 +138,8 @@ class TestReach:
             *(erasing.tenant, moved, {"content": f"{mark} said"}, {"user_id": mark}, {"content": "said later"}),
         )
         await leave_traces(erasing, mark, own[2])
+        await reflected(erasing, mark)
+        await reflected(erasing, "another")
         await erasing.settle()
         await cache.set(cache_prefix(erasing.tenant) + b"digest", b"vector")
         await cache.xadd(ACCESS_STREAM, {"tenant": str(erasing.tenant), "at": "1", "ids": str(own[3])})
@@ -159,6 +171,7 @@ class TestReach:
         assert done.counts["index_rows_g1"] == len(own) + 2
         assert (done.counts["keys"], done.counts["jobs"], done.counts["idempotency"]) == (1, 1, 1)
         assert (done.counts["cached_vectors"], done.counts["recalls"]) == (1, 1)
+        assert [row["user_id"] for row in await erasing.sql("SELECT user_id FROM reflection")] == ["another"]
         assert deeper not in {row["id"] for row in kept}
         assert (await erasing.sql("SELECT sum(stored)::int AS n FROM memory_count"))[0]["n"] == 2
 
@@ -199,6 +212,14 @@ class TestReach:
             """
         )
         assert {row["name"] for row in found} | {"memory"} == STORES.keys() | {"erased_memory"}
+        named = await erasing.sql(
+            """
+            SELECT DISTINCT c.relname AS name FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+            WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relnamespace = 'public'::regnamespace
+              AND a.attname IN ('user_id', 'agent_id') AND NOT a.attisdropped
+            """
+        )
+        assert {row["name"] for row in named} == {"memory", "erasure", *SUBJECTS}
 
 
 class TestMeanwhile:
@@ -291,6 +312,19 @@ class TestMeanwhile:
         assert (await erasing.finish(begun.id)).state == "done"
         assert await erasing.held() == set()
 
+    async def test_what_was_made_from_an_erased_memory_is_refused_for_a_day(self, erasing: Erasing) -> None:
+        [source, other] = await erasing.desk.write("a secret", user_id="ana"), await erasing.desk.write("none")
+        begun = await erasing.ask(user_id="ana")
+        await erasing.finish(begun.id)
+        with pytest.raises(Conflict) as refused:  # by a job that had read it before
+            await erasing.desk.write("what she said", metadata={"derived_from": [str(other[0]), str(source[0])]})
+        assert refused.value.extra["id"] == str(begun.id)
+        await erasing.desk.write("what they said", metadata={"derived_from": [str(other[0])]})
+        await erasing.sql("UPDATE erasure SET finished_at = finished_at - interval '25 hours'")
+        async with erasing.database.system() as connection:
+            await trim_finished(connection, outbox_age=timedelta(hours=1), idempotency_age=timedelta(hours=24))
+        assert await erasing.sql("SELECT * FROM erased_memory") == []
+
 
 class TestDeath:
     @pytest.mark.timeout(120)
@@ -317,4 +351,3 @@ class TestDeath:
             n += 4
         assert n > 40
         assert await erasing.owners() == set()
-        assert await erasing.sql("SELECT * FROM erased_memory") == []

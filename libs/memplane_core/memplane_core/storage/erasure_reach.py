@@ -30,6 +30,10 @@ STORES: Final[Mapping[str, str]] = {
 """Tables with rows of memories, and what receipts call them. A test holds them against the schema."""
 
 
+SUBJECTS: Final = ("reflection",)
+"""Tables that keep something by the name of a user or an agent and not by memory, likewise."""
+
+
 class Erased(msgspec.Struct, frozen=True):
     """A batch that is gone.
 
@@ -230,6 +234,22 @@ async def revoke_keys(tenant: TenantId, connection: Connection, *, who: Subject,
             f"erased {subject}",
         )
     )
+
+
+async def forget_subject(tenant: TenantId, connection: Connection, *, who: Subject) -> int:
+    """Delete what else is kept by the names of users and agents; returns how many rows."""
+    gone = 0
+    for table in SUBJECTS:
+        gone += await connection.fetchval(
+            f"""
+            WITH gone AS (DELETE FROM {table} WHERE tenant_id = $1 AND {_OF_SUBJECT} RETURNING 1)
+            SELECT count(*) FROM gone
+            """,
+            tenant,
+            who.user_id,
+            who.agent_id,
+        )
+    return gone
 
 
 class JobTraces(msgspec.Struct, frozen=True):

@@ -283,8 +283,10 @@ async def save_erasure(
 async def finish_erasure(
     tenant: TenantId, connection: Connection, erasure: ErasureRecord, *, remains: Mapping[str, str]
 ) -> None:
-    """End it with a receipt: from the commit on its subject can be written about anew, and is nowhere in the clear."""
-    await connection.execute("DELETE FROM erased_memory WHERE tenant_id = $1 AND erasure_id = $2", tenant, erasure.id)
+    """End it with a receipt: from the commit on its subject can be written about anew, and is nowhere in the clear.
+
+    Which memories are gone is known for a day: until then nothing is written that was made from one.
+    """
     row = await connection.fetchrow(
         """
         UPDATE erasure SET state = 'done', phase = '', user_id = NULL, agent_id = NULL, error = NULL,
@@ -322,7 +324,6 @@ async def finish_erasure(
 
 async def fail_running(tenant: TenantId, connection: Connection, *, error: str) -> None:
     """Give up all that are running: writes about their subjects are taken again, and something of them is left."""
-    await connection.execute("DELETE FROM erased_memory WHERE tenant_id = $1", tenant)
     await connection.execute(
         """
         UPDATE erasure SET state = 'failed', user_id = NULL, agent_id = NULL, error = $2,

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import structlog
 
-from memplane_core.domain.errors import ErasureUnderWay, MemplaneError, NotFound, Unavailable, quota_exceeded
+from memplane_core.domain.errors import Conflict, ErasureUnderWay, MemplaneError, NotFound, Unavailable, quota_exceeded
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import PostgresSettings
@@ -159,6 +159,7 @@ class Database:
         Raises:
             QuotaExceeded: It would leave the tenant with more memories than it may have.
             ErasureUnderWay: It would write about somebody who is being erased.
+            Conflict: It would write what was made from a memory that was erased within the last day.
             NotFound: It would write a memory of a tenant that is gone.
             Unavailable: Postgres cannot be reached.
         """
@@ -226,6 +227,8 @@ def _told(error: asyncpg.PostgresError) -> MemplaneError | None:
                 retry_after=5,
                 id=detail,
             )
+        case "MPE02":
+            return Conflict("it is derived_from a memory that was erased, and would bring back what it said", id=detail)
         case "MPT01":
             return NotFound("this tenant does not exist any more")
         case _:

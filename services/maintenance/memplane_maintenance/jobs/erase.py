@@ -38,7 +38,7 @@ _PASSES: Final = 2
 _NEXT: Final[Mapping[str, Phase]] = {"": "memories", "memories": "citing", "citing": "records", "records": "copies"}
 
 REMAINS: Final[Mapping[str, str]] = {
-    "postgres": "dead rows until a vacuum, and the write-ahead log until it is recycled",
+    "postgres": "ids of erased memories for a day; dead rows until a vacuum; the write-ahead log until it is recycled",
     "milvus": "removed rows in segments until they are compacted, which was asked for; removals are told once more",
     "processes": "ids of memories in remembered answers of the index, for a minute at most",
     "backups": "whatever was backed up before",
@@ -131,6 +131,7 @@ class Erase:
         async with self._database.tenant(tenant) as connection:
             await run.hold(connection)
             counts = Counter(await erasure_reach.sweep_traces(tenant, connection, erasure.id))
+            counts["reflections"] += await erasure_reach.forget_subject(tenant, connection, who=who)
             counts["history_blanked"] += await erasure_reach.blank_history(tenant, connection, who=who)
             counts["idempotency"] += await erasure_reach.forget_repeats(tenant, connection, erasure.id)
             counts["keys"] += await erasure_reach.revoke_keys(tenant, connection, who=who, subject=erasure.subject)
