@@ -32,6 +32,7 @@ from memplane_gateway.forwarding import Forwarder
 from memplane_gateway.generations import GENERATION_ROUTES
 from memplane_gateway.history import HISTORY_ROUTES
 from memplane_gateway.imports import IMPORT_ROUTES
+from memplane_gateway.job_kinds import JobKinds
 from memplane_gateway.jobs import JOB_ROUTES
 from memplane_gateway.key_uses import KeyUses
 from memplane_gateway.keys import KEY_ROUTES
@@ -82,6 +83,7 @@ class Parts:
         self._settings = settings
         self._database: Database | None = None
         self.index_defaults = settings.milvus
+        self.has_llm = settings.llm is not None
         self.keyring = Keyring(settings.gateway.peppers)
         self.directory = KeyDirectory(self.keyring, self._find_key, trust_s=settings.gateway.key_cache_s)
         self.uses = KeyUses(self._tell_uses)
@@ -154,6 +156,9 @@ def _dependencies(parts: Parts) -> Mapping[str, Any]:
     def index_defaults() -> IndexDefaults:
         return parts.index_defaults
 
+    def kinds() -> JobKinds:
+        return JobKinds(parts.database, parts.embedder, parts.index_defaults, has_llm=parts.has_llm)
+
     def keyring() -> Keyring:
         return parts.keyring
 
@@ -162,7 +167,7 @@ def _dependencies(parts: Parts) -> Mapping[str, Any]:
 
     return {
         provider.__name__: Provide(provider, sync_to_thread=False)
-        for provider in (database, directory, embedder, forwarder, index_defaults, keyring, limit_directory)
+        for provider in (database, directory, embedder, forwarder, index_defaults, keyring, kinds, limit_directory)
     }
 
 

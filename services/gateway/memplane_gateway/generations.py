@@ -9,7 +9,6 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, PathParameter
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.contracts.job_runs import Activation, GenerationList, GenerationView, JobView, ReindexStart
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import refill
@@ -22,7 +21,6 @@ from memplane_gateway.documents import answer, problems
 from memplane_gateway.idempotency import IdempotencyKey
 from memplane_gateway.job_kinds import JobKinds
 from memplane_gateway.jobs import queue_job
-from memplane_gateway.settings import IndexDefaults
 
 _TAGS: Final = ["Administration"]
 
@@ -76,12 +74,10 @@ async def activate_generation(
     data: JSONBody[Activation],
     *,
     database: NamedDependency[Database],
-    embedder: NamedDependency[HttpEmbedder],
-    index_defaults: NamedDependency[IndexDefaults],
+    kinds: NamedDependency[JobKinds],
     idempotency_key: IdempotencyKey = None,
 ) -> Response[JobView]:
     """Let a generation that is still kept answer searches again. It has been kept up to date, and is proved first."""
-    kinds = JobKinds(database, embedder, index_defaults)
     start = ReindexStart(to_generation=number, grace_s=data.grace_s)
     path = f"/admin/v1/tenants/{tenant_id}/jobs"
     return await queue_job(

@@ -14,8 +14,9 @@ from memplane_core.contracts.job_runs import (
     ReindexStart,
 )
 from memplane_core.contracts.maintenance_runs import MaintenanceStart, kind_of, params_of
+from memplane_core.contracts.reflect_runs import ReflectStart, reflect_params
 from memplane_core.domain.embedding import ModelProfile
-from memplane_core.domain.errors import NotFound, invalid
+from memplane_core.domain.errors import NoLanguageModel, NotFound, invalid
 from memplane_core.domain.index import Generation
 from memplane_core.domain.indexing import complete_index_params
 from memplane_core.domain.tenancy import TenantId
@@ -40,12 +41,14 @@ class JobKinds:
         database: Of the tenants.
         embedder: Tells which models are served.
         index: How collections are indexed where nobody says anything else.
+        has_llm: Whether the installation has a language model.
     """
 
-    def __init__(self, database: Database, embedder: HttpEmbedder, index: IndexDefaults) -> None:
+    def __init__(self, database: Database, embedder: HttpEmbedder, index: IndexDefaults, *, has_llm: bool) -> None:
         self._database = database
         self._embedder = embedder
         self._index = index
+        self._has_llm = has_llm
 
     async def prepare(self, tenant: TenantId, start: JobStart) -> Prepared:
         """Complete what was asked for.
@@ -54,12 +57,19 @@ class JobKinds:
             InvalidRequest: It cannot be done; the fault names the field.
             NotFound: The tenant is gone.
             EmbeddingUnavailable: Nobody can tell which models are served.
+            NoLanguageModel: It takes one.
         """
         if isinstance(start, MaintenanceStart):
             async with self._database.tenant(tenant) as connection:
                 policy = await policy_of(tenant, connection)
             kind = kind_of(start)
             return Prepared(kind, params_of(kind, policy.maintenance, start), start.dry_run)
+        if isinstance(start, ReflectStart):
+            if not self._has_llm:
+                raise NoLanguageModel
+            async with self._database.tenant(tenant) as connection:
+                policy = await policy_of(tenant, connection)
+            return Prepared("reflect", reflect_params(policy.maintenance, start), start.dry_run)
         if isinstance(start, ReconcileStart):
             await self._lives(tenant)
             return Prepared("reconcile", {}, start.dry_run)

@@ -9,7 +9,6 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.contracts.job_runs import JobPage, JobStart, JobView, Progress
 from memplane_core.domain.errors import NotFound
 from memplane_core.domain.tenancy import TenantId
@@ -25,7 +24,6 @@ from memplane_gateway.documents import answer, problems
 from memplane_gateway.idempotency import IdempotencyKey
 from memplane_gateway.job_kinds import JobKinds
 from memplane_gateway.queries import id_of, refuse_unknown
-from memplane_gateway.settings import IndexDefaults
 from memplane_gateway.tenants import PageCursor, PageLimit
 
 _TAGS: Final = ["Jobs"]
@@ -50,8 +48,7 @@ async def start_job(
     data: JSONBody[JobStart],
     *,
     database: NamedDependency[Database],
-    embedder: NamedDependency[HttpEmbedder],
-    index_defaults: NamedDependency[IndexDefaults],
+    kinds: NamedDependency[JobKinds],
     idempotency_key: IdempotencyKey = None,
 ) -> Response[JobView]:
     """Have something done in the background. One run of a kind at a time.
@@ -59,7 +56,6 @@ async def start_job(
     Needs the scope `memories:admin`.
     """
     principal = request.require("memories:admin")
-    kinds = JobKinds(database, embedder, index_defaults)
     return await queue_job(
         request, principal.tenant, database, kinds=kinds, start=data, key=idempotency_key, jobs_path="/v1/jobs"
     )
@@ -144,12 +140,10 @@ async def start_tenant_job(
     data: JSONBody[JobStart],
     *,
     database: NamedDependency[Database],
-    embedder: NamedDependency[HttpEmbedder],
-    index_defaults: NamedDependency[IndexDefaults],
+    kinds: NamedDependency[JobKinds],
     idempotency_key: IdempotencyKey = None,
 ) -> Response[JobView]:
     """Have something done for a tenant in the background. One run of a kind at a time."""
-    kinds = JobKinds(database, embedder, index_defaults)
     path = f"/admin/v1/tenants/{tenant_id}/jobs"
     return await queue_job(
         request, TenantId(tenant_id), database, kinds=kinds, start=data, key=idempotency_key, jobs_path=path
@@ -231,7 +225,7 @@ async def queue_job(
 
     Raises:
         Conflict: One of that kind has not ended.
-        InvalidRequest, NotFound, EmbeddingUnavailable: See `JobKinds`.
+        InvalidRequest, NotFound, EmbeddingUnavailable, NoLanguageModel: See `JobKinds`.
         IdempotencyMismatch, IdempotencyInFlight: See `storage.idempotency`.
     """
     before = await done_before(request, tenant, database, key=key)

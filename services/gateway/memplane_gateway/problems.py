@@ -72,6 +72,12 @@ PROBLEMS: Final[tuple[Explained, ...]] = (
         "GET /v1/erasures/{id} tells how far it is; once it is done the subject can be written about anew.",
     ),
     Explained(
+        "no_language_model",
+        409,
+        "A language model is needed, and this installation has none.",
+        "Whoever runs it: MEMPLANE_LLM__URL and MEMPLANE_LLM__MODEL, for the gateway and the workers.",
+    ),
+    Explained(
         "idempotency_in_flight",
         409,
         "A request with the same Idempotency-Key is being worked on right now.",

@@ -4,6 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, IPvAnyNetwork, SecretStr, model_validator
 
+from memplane_core.clients.chat import LlmSettings
 from memplane_core.settings import (
     CacheSettings,
     EndpointSettings,
@@ -78,3 +79,4 @@ class GatewaySettings(Settings):
     limits: LimitSettings = LimitSettings()
     endpoints: EndpointSettings = EndpointSettings()
     milvus: IndexDefaults = IndexDefaults()
+    llm: LlmSettings | None = None

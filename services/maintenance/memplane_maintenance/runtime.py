@@ -13,6 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from memplane_core.clients.chat import ChatModel
 from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.clients.jobs import kick_key
 from memplane_core.clients.uses import UseReports
@@ -44,6 +45,7 @@ class Parts:
         broker: Redis,
         cache: Redis,
         *,
+        chat: ChatModel | None,
         settings: MaintenanceSettings,
         stopping: Callable[[], bool],
     ) -> None:
@@ -74,6 +76,7 @@ class Parts:
                 rpc_timeout_s=index.rpc_timeout_s,
                 copies=ValkeyCopies(cache, broker),
                 profile=embedder.profile,
+                chat=chat,
             ),
             lease_s=worker.lease_s,
             slice_s=worker.slice_s,
@@ -101,6 +104,9 @@ class Parts:
             tokens = InternalTokens(*settings.trust.secrets)
             embedder = HttpEmbedder(settings.endpoints.embedding_url, tokens)
             stack.push_async_callback(embedder.close)
+            chat = None if settings.llm is None else ChatModel(settings.llm)
+            if chat is not None:
+                stack.push_async_callback(chat.close)
             broker, cache = (
                 async_client(url, timeout_s=settings.redis.timeout_s, tls=settings.redis.tls_options(url))
                 for url in (settings.redis.broker_url, settings.redis.cache_url)
@@ -108,7 +114,7 @@ class Parts:
             stack.push_async_callback(broker.aclose)
             stack.push_async_callback(cache.aclose)
             await stack.enter_async_context(UseReports(index.uses, cache).running())
-            yield cls(database, index, embedder, broker, cache, settings=settings, stopping=stopping)
+            yield cls(database, index, embedder, broker, cache, chat=chat, settings=settings, stopping=stopping)
 
 
 class Runtime:

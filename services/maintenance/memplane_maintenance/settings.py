@@ -4,6 +4,7 @@ from typing import Final
 
 from pydantic import Field, field_validator
 
+from memplane_core.clients.chat import LlmSettings
 from memplane_core.settings import (
     EndpointSettings,
     LimitSettings,
@@ -53,6 +54,7 @@ class MaintenanceSettings(Settings):
     endpoints: EndpointSettings = EndpointSettings()
     limits: LimitSettings = LimitSettings()
     worker: WorkerSettings = WorkerSettings()
+    llm: LlmSettings | None = None
 
 
 class BeatSettings(Settings):

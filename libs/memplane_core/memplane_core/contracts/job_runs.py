@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 
 from memplane_core.contracts.maintenance_runs import ExpireStart, PrioritiesStart, PruneStart, PurgeStart
+from memplane_core.contracts.reflect_runs import ReflectStart
 from memplane_core.domain.indexing import IndexType
 from memplane_core.domain.merging import Guard
 
@@ -88,7 +89,9 @@ class MergeStart(MergeRules, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dry_run: bool = False
 
 
-JobStart = PrioritiesStart | PruneStart | ExpireStart | PurgeStart | ReindexStart | ReconcileStart | MergeStart
+JobStart = (
+    PrioritiesStart | PruneStart | ExpireStart | PurgeStart | ReindexStart | ReconcileStart | MergeStart | ReflectStart
+)
 """The body that starts a job, its kind told by `kind`."""
 
 

@@ -97,6 +97,19 @@ class DuplicateMemory(Conflict):
     title = "Duplicate memory"
 
 
+class NoLanguageModel(Conflict):
+    """It takes a language model, and the installation has none; says how to configure one."""
+
+    code = "no_language_model"
+    title = "No language model"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no language model is configured: set MEMPLANE_LLM__URL and MEMPLANE_LLM__MODEL, and MEMPLANE_LLM__API_KEY"
+            " where it takes one, for the gateway and the workers"
+        )
+
+
 class ErasureUnderWay(Conflict):
     """What is written about is being erased; `extra["id"]` names the erasure."""
 

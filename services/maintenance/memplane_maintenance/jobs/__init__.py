@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
+from memplane_core.clients.chat import ChatModel
 from memplane_core.domain.ports import VectorIndex
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.jobs import ERASE, ERASE_TENANT
@@ -17,6 +18,7 @@ from memplane_maintenance.jobs.priorities import Priorities
 from memplane_maintenance.jobs.prune import Prune
 from memplane_maintenance.jobs.purge import Expire, Purge
 from memplane_maintenance.jobs.reconcile import Reconcile
+from memplane_maintenance.jobs.reflect import Reflect
 from memplane_maintenance.jobs.reindex import Reindex
 from memplane_maintenance.jobs.runner import JobRunner, RunReport
 
@@ -32,16 +34,18 @@ def all_jobs(
     copies: Copies | None = None,
     clock: Clock = database_clock,
     profile: Profile | None = None,
+    chat: ChatModel | None = None,
 ) -> dict[str, Job]:
     """Every kind of job, by the name that requests use (`contracts.job_runs`).
 
     After `rpc_timeout_s` a call to the index can no longer take effect. `copies` are what caches keep. By `clock`
     it is told which memories are old enough.
-    `profile` tells what is known of a model.
+    `profile` tells what is known of a model. `chat` is the installation's language model, if it has one.
     """
     return {
         "reindex": Reindex(database, index, drain),
         "reconcile": Reconcile(database, index, rpc_timeout_s=rpc_timeout_s),
+        "reflect": Reflect(database, chat),
         "merge": Merge(database, index, profile=profile),
         "priorities": Priorities(database, clock=clock),
         "prune": Prune(database, clock=clock),

@@ -16,7 +16,7 @@ import msgspec
 
 from memplane_core.clients.chat import ChatModel, ChatRefused
 from memplane_core.contracts.policy import ReflectRules
-from memplane_core.domain.errors import QuotaExceeded, Unavailable
+from memplane_core.domain.errors import NoLanguageModel, QuotaExceeded, Unavailable
 from memplane_core.domain.importance import UnclearImportance, importance_of
 from memplane_core.storage import reflection
 from memplane_core.storage.jobs import Advance, save_job
@@ -38,11 +38,6 @@ _TURN_S: Final = 5.0
 
 _SETTLE_S: Final = 15.0
 """A statement that began to write a memory before this has been committed, or has failed: they last 10 s at most."""
-
-NO_MODEL: Final = (
-    "no language model is configured: set MEMPLANE_LLM__URL and MEMPLANE_LLM__MODEL, and MEMPLANE_LLM__API_KEY where it"
-    " takes one, for the gateway and the workers"
-)
 
 COUNTS: Final = (
     "scored", "rejected", "refused", "changed",
@@ -86,7 +81,7 @@ class Reflect:
         if memo.phase == "begin":
             return await self._begin(run)
         if self._model is None:
-            raise Unavailable(NO_MODEL)
+            raise Unavailable(str(NoLanguageModel()))
         try:
             async with asyncio.timeout(_TURN_S):
                 await self._turns.acquire()
