@@ -26,6 +26,7 @@ from memplane_core.contracts.export import (
     PolicyLine,
     TrailerLine,
 )
+from memplane_core.contracts.policy import PolicyPatch
 from memplane_core.domain.errors import Fault, InvalidRequest, MemplaneError, invalid
 from memplane_core.domain.filters import parse_filter
 from memplane_core.domain.memory import State
@@ -145,7 +146,7 @@ async def _opening(
         history=history,
         after=after,
     )
-    return [header, PolicyLine(policy=policy)] if where is None else [header]
+    return [header, PolicyLine(policy=PolicyPatch(**msgspec.structs.asdict(policy)))] if where is None else [header]
 
 
 class _Page(msgspec.Struct, frozen=True):

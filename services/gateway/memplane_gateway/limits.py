@@ -150,7 +150,8 @@ class Limiter(ASGIMiddleware):
                 await self._check_rate(principal, access, standing)
                 if access.scope is not None and access.scope not in principal.scopes:
                     raise Forbidden(f"this route needs a key with the scope {access.scope!r}")
-            receive = _bounded(scope, receive, most=_least(limits.tenant.body_bytes, limits.key.body_bytes))
+            if access is None or not access.streamed:
+                receive = _bounded(scope, receive, most=_least(limits.tenant.body_bytes, limits.key.body_bytes))
         await next_app(scope, receive, send)
 
     async def _check_rate(self, principal: Principal, access: Access, standing: _Standing) -> None:

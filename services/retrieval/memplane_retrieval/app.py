@@ -87,7 +87,17 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
         middleware=[InternalAuth(tokens)],
         dependencies={
             name: _provide(parts, name)
-            for name in ("database", "generations", "writer", "patcher", "markers", "merger", "importer", "searcher", "index_wait")
+            for name in (
+                "database",
+                "generations",
+                "writer",
+                "patcher",
+                "markers",
+                "merger",
+                "importer",
+                "searcher",
+                "index_wait",
+            )
         },
     )
 

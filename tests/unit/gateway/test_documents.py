@@ -65,6 +65,7 @@ class TestOpenApi:
             ("POST", "/v1/memories/merge"),
             ("POST", "/v1/memories/merge/undo"),
             ("GET", "/v1/export"),
+            ("POST", "/v1/import"),
             ("POST", "/v1/erasures"),
             ("GET", "/v1/erasures"),
             ("GET", "/v1/erasures/{erasure_id}"),

@@ -12,18 +12,19 @@ import msgspec
 
 from memplane_core.contracts.checks import check_write, object_faults, text_faults
 from memplane_core.contracts.memories import Content, EntityId, Importance, Label, MemoryWrite, Priority, Scene
-from memplane_core.contracts.policy import Policy
+from memplane_core.contracts.policy import PolicyPatch
 from memplane_core.domain.errors import Fault, InvalidRequest
-from memplane_core.domain.memory import CONTENT_BYTES, METADATA_BYTES, METADATA_DEPTH, State, to_utc
+from memplane_core.domain.memory import CONTENT_BYTES, LABEL_BYTES, METADATA_BYTES, METADATA_DEPTH, State, to_utc
+from memplane_core.domain.merge_ledger import Ledger, Own, Taken
 
 FORMAT: Final = "memplane-export"
 FORMAT_VERSION: Final = 1
 
-LINE_BYTES: Final = 512 * 1024
-"""Longest line. The largest memory has half of that, should JSON write each of its bytes as six."""
+LINE_BYTES: Final = 8 * 1024 * 1024
+"""Longest line. A memory has 256 KiB at most, should JSON write each byte of it as six, and what it took in merges."""
 
 PART_BYTES: Final = 512 * 1024
-"""Of an import, what is stored at once: lines until they have this many bytes. So a part has at most twice as many."""
+"""Of an import, what is stored at once: lines until they have this many bytes."""
 
 PART_LINES: Final = 500
 
@@ -36,11 +37,14 @@ _CHANGES_BYTES: Final = 2 * (CONTENT_BYTES + METADATA_BYTES) * 6
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 Version = Annotated[int, msgspec.Meta(ge=1, le=2_000_000_000)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Total = Annotated[int, msgspec.Meta(ge=0, le=2_000_000_000)]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=_ID_BYTES)]
 
 OnConflict = Literal["skip", "overwrite", "fail"]
 """What becomes of a memory that is there with other content: it stays, it is changed, or the import stops before it."""
+
+ConflictReason = Literal["changed", "external_id", "duplicate"]
 
 
 class ExportTenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,7 +82,7 @@ class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class PolicyLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="policy"):
     """What holds for the tenant, defaults filled in."""
 
-    policy: Policy
+    policy: PolicyPatch
 
 
 class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="memory"):
@@ -88,7 +92,12 @@ class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         occurred_given: False where `occurred_at` is only the time of writing.
         distinct: No equal memory may stand beside it while it is active. Never so for one with an `external_id`.
         last_accessed_at: When it was last found, or made.
+        helpful: How often it was said to be.
+        not_helpful: See there.
+        priority_moved_at: When maintenance last moved its priority.
+        unscored: Nobody gave its importance, and a language model is to say what it is.
         purge_at: When it may be deleted for good.
+        merges: What it has taken from memories that were merged into it, to give back when they are restored.
     """
 
     id: UUID
@@ -113,10 +122,15 @@ class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     updated_at: Moment
     last_accessed_at: Moment
     access_count: Count
+    helpful: Total
+    not_helpful: Total
+    priority_moved_at: Moment | None
+    unscored: bool
     version: Version
     state: State
     merged_into: UUID | None
     purge_at: Moment | None
+    merges: Ledger | None
 
 
 class HistoryLine(
@@ -196,7 +210,45 @@ def _memory_faults(line: MemoryLine) -> list[Fault]:
         faults.append(Fault("merged_into", "must be another memory"))
     if line.state == "active" and line.purge_at is not None:
         faults.append(Fault("purge_at", "must be null for an active memory"))
+    return faults if line.merges is None else faults + _ledger_faults(line.merges)
+
+
+def _ledger_faults(ledger: Ledger) -> list[Fault]:
+    """What could not be given back."""
+    faults: list[Fault] = []
+    parts: list[tuple[str, Own | Taken]] = [("own", ledger.own), ("made", ledger.made)]
+    parts += [(f"taken/{n}", taken) for n, taken in enumerate(ledger.taken)]
+    for where, part in parts:
+        try:
+            msgspec.convert(msgspec.to_builtins(part), _Kept if isinstance(part, Own) else _Brought)
+        except msgspec.ValidationError as error:
+            faults.append(Fault(f"merges/{where}", str(error)))
+        else:
+            for scene in part.scene or ():
+                faults += text_faults(scene, f"merges/{where}/scene", LABEL_BYTES)
     return faults
+
+
+class _Kept(msgspec.Struct, forbid_unknown_fields=True):
+    """An `Own` whose values can be a memory's."""
+
+    scene: Scene
+    importance: Importance
+    priority: Priority
+    last_accessed_at: Moment
+
+
+class _Brought(msgspec.Struct, forbid_unknown_fields=True):
+    """A `Taken` whose values can be a memory's."""
+
+    id: UUID
+    scene: Scene | None = None
+    importance: Importance | None = None
+    priority: Priority | None = None
+    last_accessed_at: Moment | None = None
+    uses: Count = 0
+    helpful: Total = 0
+    not_helpful: Total = 0
 
 
 def _history_faults(line: HistoryLine) -> list[Fault]:
@@ -287,7 +339,7 @@ class ImportConflict(msgspec.Struct, frozen=True, kw_only=True):
 
     line: int
     id: UUID
-    reason: Literal["changed", "external_id", "duplicate"]
+    reason: ConflictReason
     other: UUID | None
 
 
@@ -351,5 +403,5 @@ class ImportPartDone(msgspec.Struct, kw_only=True):
     counts: ImportCounts
     conflicts: list[ImportConflict]
     fault: ImportFault | None = None
-    policy: Policy | None = None
+    policy: PolicyPatch | None = None
     trailer: TrailerLine | None = None

@@ -1,13 +1,14 @@
 """Pages of all that a tenant has: memories in every state, and their histories, each page a short transaction."""
 
 from collections.abc import Collection, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
 from memplane_core.contracts.export import ExportPlace, HistoryLine, MemoryLine
 from memplane_core.domain.filters import Filter
+from memplane_core.domain.merge_ledger import Ledger
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.filter_sql import conditions, fetch_matching, needs_usage
 from memplane_core.storage.session import Connection, Row
@@ -21,11 +22,9 @@ _COLUMNS: Final = """
     m.id, m.external_id, m.content, m.actor, m.scene, m.source, m.memory_type, m.user_id, m.agent_id, m.session_id,
     m.importance, u.priority, m.pinned, m.metadata, m.occurred_at, m.occurred_given,
     m.dedup_key IS NOT NULL AS distinct, m.expires_at, m.created_at, m.updated_at, u.last_accessed_at, u.access_count,
-    m.version, m.state, m.merged_into, m.purge_at
+    u.helpful, u.not_helpful, u.moved_at AS priority_moved_at, m.unscored, m.version, m.state, m.merged_into,
+    m.purge_at, m.merges
 """
-
-
-Line = TypeVar("Line", MemoryLine, HistoryLine)
 
 
 class ExportPage(msgspec.Struct, frozen=True):
@@ -120,7 +119,7 @@ async def _memories(tenant: TenantId, connection: Connection, *, where: Filter, 
         where=where,
         values=values[1:],
     )
-    return [_line(MemoryLine, row) for row in rows]
+    return [_memory_line(row) for row in rows]
 
 
 async def _history(
@@ -158,8 +157,15 @@ async def _history(
         _HISTORY,
         _BYTES,
     )
-    return [_line(HistoryLine, row) for row in rows], bool(rows) and rows[0]["there"] > len(rows)
+    return [_history_line(row) for row in rows], bool(rows) and rows[0]["there"] > len(rows)
 
 
-def _line(kind: type[Line], row: Row) -> Line:
-    return kind(**{name: row[name] for name in kind.__struct_fields__})
+def _memory_line(row: Row) -> MemoryLine:
+    given = {name: row[name] for name in MemoryLine.__struct_fields__}
+    if given["merges"] is not None:
+        given["merges"] = msgspec.convert(given["merges"], Ledger)
+    return MemoryLine(**given)
+
+
+def _history_line(row: Row) -> HistoryLine:
+    return HistoryLine(**{name: row[name] for name in HistoryLine.__struct_fields__})

@@ -8,6 +8,7 @@ import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 
+from memplane_core.contracts.export import ImportCounts
 from memplane_core.domain.errors import (
     Fault,
     InvalidRequest,
@@ -32,7 +33,7 @@ _MAX_FAULTS: Final = 100
 _MAX_DETAIL: Final = 2000
 """Of what is told of one request, in faults and in characters."""
 
-_QUOTA: Final = ("quota", "limit", "used")
+_TOLD: Final = ("quota", "limit", "used", "stored")
 
 _log = get_logger(__name__)
 
@@ -47,6 +48,7 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
         request_id: Give this when asking for help.
         id: The memory that stands in the way, for a conflict that has one.
         quota: The quota that is full, with its `limit` and what is `used` of it.
+        stored: What an import had done before it stopped.
     """
 
     type: str
@@ -60,6 +62,7 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     quota: str | None = None
     limit: int | None = None
     used: int | None = None
+    stored: ImportCounts | None = None
 
 
 def render(problem: Problem, *, retry_after: int | None = None) -> Response[bytes]:
@@ -84,7 +87,7 @@ def problem_of(error: MemplaneError, *, request_id: str) -> Problem:
         request_id=request_id,
         errors=list(error.faults[:_MAX_FAULTS]),
         id=None if found is None else str(found),
-        **cast("dict[str, Any]", {name: error.extra[name] for name in _QUOTA if name in error.extra}),
+        **cast("dict[str, Any]", {name: error.extra[name] for name in _TOLD if name in error.extra}),
     )
 
 
