@@ -26,6 +26,7 @@ from pydantic_settings import (
     NestedSecretsSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from memplane_core.contracts.limits import MAX_BATCH, MAX_BODY_BYTES, EffectiveLimits, Rate
@@ -37,7 +38,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 class Section(BaseModel):
     """A group of settings. Immutable; an unknown name is refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class ServerSettings(Section):
@@ -118,6 +119,11 @@ class PostgresSettings(TlsSettings):
     acquire_timeout_s: float = Field(default=15.0, gt=0)
     prepared_statements: bool = True
 
+    @field_validator("url", "owner_url")
+    @classmethod
+    def _check_urls(cls, url: SecretStr | None) -> SecretStr | None:
+        return None if url is None else _check_url(url, "postgresql", "postgres")
+
     @model_validator(mode="after")
     def _check_mode(self) -> Self:
         if self.ca_pem_path and self.ssl_mode not in (None, "verify-ca", "verify-full"):
@@ -129,6 +135,11 @@ class PostgresSettings(TlsSettings):
 
 class RedisTlsSettings(TlsSettings):
     """`rediss://` is TLS: the server's certificate and name are checked, against `ca_pem_path` where it is given."""
+
+    @field_validator("broker_url", "cache_url", check_fields=False)
+    @classmethod
+    def _check_urls(cls, url: SecretStr) -> SecretStr:
+        return _check_url(url, "redis", "rediss", "unix")
 
     def tls_options(self, url: SecretStr) -> dict[str, Any]:
         """What redis-py and Celery are told besides the URL; nothing where it is not TLS."""
@@ -160,7 +171,7 @@ class RedisSettings(RedisTlsSettings):
 class CacheSettings(RedisTlsSettings):
     """What a service reads of the Redis section that has no business with the broker."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
     cache_url: SecretStr
 
@@ -281,6 +292,19 @@ class MilvusSettings(IndexSettings):
         return self
 
 
+def _check_url(url: SecretStr, *schemes: str) -> SecretStr:
+    """Raise ValueError, without what is in it, where `url` is none of these schemes."""
+    try:
+        parts = urlsplit(url.get_secret_value())
+        hosts = parts.netloc.rpartition("@")[2].split(",")  # Postgres may have several
+        known = parts.scheme in schemes and all((urlsplit(f"//{host}").port or 0) >= 0 for host in hosts)
+    except ValueError:
+        known = False
+    if not known:
+        raise ValueError(f"is no address like {schemes[0]}://user:password@host/name")
+    return url
+
+
 def newest_first(listed: Sequence[SecretStr], single: SecretStr | None) -> tuple[str, ...]:
     """The secrets of a list, and behind them one that was named alone; each once."""
     every = (*listed, *(() if single is None else (single,)))
@@ -329,6 +353,7 @@ class Settings(BaseSettings):
         env_nested_delimiter="__",
         extra="ignore",
         frozen=True,
+        hide_input_in_errors=True,
     )
 
     @classmethod
@@ -358,6 +383,9 @@ class Settings(BaseSettings):
             for item in error.errors(include_input=False, include_url=False):
                 name = "MEMPLANE_" + "__".join(str(part).upper() for part in item["loc"])
                 print(f"  {name}: {item['msg']}", file=sys.stderr)
+            raise SystemExit(78) from None
+        except SettingsError as error:  # its message names the variable, what it comes from quotes the value
+            print(f"{cls.__name__}: {error}", file=sys.stderr)
             raise SystemExit(78) from None
 
 
