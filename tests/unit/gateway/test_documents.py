@@ -20,7 +20,16 @@ from memplane_gateway.problems import PROBLEMS
 
 Json = dict[str, Any]
 
-DEPENDENCIES = ("database", "directory", "embedder", "forwarder", "index_defaults", "keyring", "limit_directory")
+DEPENDENCIES = (
+    "database",
+    "directory",
+    "embedder",
+    "forwarder",
+    "index_defaults",
+    "keyring",
+    "kinds",
+    "limit_directory",
+)
 
 
 @pytest.fixture(scope="module")

@@ -199,23 +199,6 @@ async def mark_seen(tenant: TenantId, connection: Connection, whose: Whose, *, l
     )
 
 
-async def forget_marks(tenant: TenantId, connection: Connection, whose: Whose) -> int:
-    """Delete how far reflection has come for a user, an agent, or both; None is anybody. Returns how many went."""
-    return int(
-        await connection.fetchval(
-            """
-            WITH gone AS (
-                DELETE FROM reflection WHERE tenant_id = $1 AND ($2::text IS NULL OR user_id = $2)
-                  AND ($3::text IS NULL OR agent_id = $3) RETURNING 1
-            ) SELECT count(*) FROM gone
-            """,
-            tenant,
-            whose.user_id,
-            whose.agent_id,
-        )
-    )
-
-
 _COLUMNS: Final = ", ".join(f"m.{name}" for name in Text.__struct_fields__)
 
 
