@@ -13,7 +13,7 @@ from memplane_core.domain.ports import VectorIndex
 from memplane_core.storage import memories, merges
 from memplane_core.storage.jobs import JobRecord, create_job, get_job
 from memplane_core.storage.markers import Author
-from memplane_core.storage.session import Database
+from memplane_core.storage.session import Connection, Database
 from memplane_core.testing.embedder import HashEmbedder
 from memplane_core.testing.memories import MemoryDesk
 from memplane_maintenance.drain import Drainer, DrainLimits
@@ -124,16 +124,14 @@ class Merging:
     async def merge(self, survivor: UUID, *others: UUID) -> None:
         """Merge by hand."""
         async with self.desk.database.tenant(self.desk.tenant) as connection:
-            locked = await merges.lock(self.desk.tenant, connection, [survivor, *others])
-            purge_at = await connection.fetchval("SELECT clock_timestamp() + interval '30 days'")
-            await merges.merge(
-                self.desk.tenant,
-                connection,
-                locked[survivor],
-                [locked[other] for other in others],
-                purge_at=purge_at,
-                author=BY,
-            )
+            await self.merge_in(connection, survivor, *others)
+
+    async def merge_in(self, connection: Connection, survivor: UUID, *others: UUID) -> None:
+        """Merge by hand in a transaction."""
+        locked = await merges.lock(self.desk.tenant, connection, [survivor, *others])
+        purge_at = await connection.fetchval("SELECT clock_timestamp() + interval '30 days'")
+        away = [locked[other] for other in others]
+        await merges.merge(self.desk.tenant, connection, locked[survivor], away, purge_at=purge_at, author=BY)
 
     async def sql(self, statement: str, *args: object) -> Any:
         """Something that no service does in this way, and the first value that it gives."""

@@ -59,7 +59,7 @@ class TestWhatBelongsTogether:
     async def test_what_is_anothers_or_of_another_type_stays_apart(
         self, merging: Merging, fields: dict[str, Any]
     ) -> None:
-        base = {"user_id": "u", "agent_id": None, "memory_type": "experience", "actor": None}
+        base: dict[str, Any] = {"user_id": "u", "agent_id": None, "memory_type": "experience", "actor": None}
         await merging.desk.write("Ana likes tea", **base)
         await merging.desk.write("ana likes tea!", **{**base, **fields})
         assert (await merging.run(threshold=0.5))["merged"] == 0

@@ -231,7 +231,9 @@ class Merge:
     async def _merge_one(self, run: Run, connection: Connection, survivor: UUID, before: Advance) -> Advance:
         """A cluster, or a portion of a large one, as far as it still is what was compared."""
         tenant, job_id = run.tenant, run.record.id
-        revs = await merge_plans.planned_for(tenant, connection, job_id=job_id, survivor=survivor, limit=_AT_A_TIME)
+        revs = await merge_plans.planned_for(tenant, connection, job_id=job_id, survivor=survivor, limit=_AT_A_TIME + 1)
+        last = len(revs) <= _AT_A_TIME
+        revs = dict(list(revs.items())[:_AT_A_TIME])
         own = await merge_plans.planned_rev(tenant, connection, survivor, job_id=job_id)
         whole = {**revs, survivor: own}
         locked = await merges.lock(tenant, connection, whole)
@@ -249,7 +251,6 @@ class Merge:
                 author=Author(run.record.started_by, str(job_id)),
                 fixed=stays.candidate.pinned,
             )
-        last = len(revs) < _AT_A_TIME
         await merge_plans.done_with(tenant, connection, [*revs, survivor] if last else list(revs), job_id=job_id)
         result = dict(before.result)
         result["merged"] += max(len(together) - 1, 0)
