@@ -43,8 +43,8 @@ def up(
     *,
     home: Path = DEFAULT_HOME,
     port: int = 8080,
-    database_url: str | None = None,
-    redis_url: str | None = None,
+    database_url: Annotated[str | None, Parameter(env_var="MEMPLANE_UP__DATABASE_URL")] = None,
+    redis_url: Annotated[str | None, Parameter(env_var="MEMPLANE_UP__REDIS_URL")] = None,
     milvus_uri: str | None = None,
     ready_file: Path | None = None,
 ) -> int:
@@ -57,9 +57,10 @@ def up(
     port
         Of the public API, on 127.0.0.1; 0 takes a free one.
     database_url
-        A Postgres with pgvector to use instead of the embedded one, as a superuser.
+        A Postgres with pgvector to use instead of the embedded one, as a superuser. With a password in it, better give
+        it as the variable: a command line can be read by every user of the machine.
     redis_url
-        A Redis or Valkey to use instead of the embedded one.
+        A Redis or Valkey to use instead of the embedded one. The same holds for it.
     milvus_uri
         A Milvus to use instead of the embedded one. Its token goes into MEMPLANE_MILVUS__TOKEN.
     ready_file

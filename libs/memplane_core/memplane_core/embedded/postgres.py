@@ -25,6 +25,9 @@ _SETTINGS = {
     "wal_level": "minimal",
     "jit": "off",  # costs more than it gains on queries of milliseconds
     "log_min_messages": "warning",
+    # Neither what a unique index refused nor the statement that failed: both quote values.
+    "log_error_verbosity": "terse",
+    "log_min_error_statement": "panic",
 }
 # A commit is still written before it is acknowledged, so that killing the server loses none; only the disk may lag.
 _FAST_AND_LOOSE = {"fsync": "off", "full_page_writes": "off", "autovacuum_naptime": "10min"}
