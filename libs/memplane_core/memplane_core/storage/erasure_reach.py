@@ -82,7 +82,7 @@ async def erase_citing(tenant: TenantId, connection: Connection, erasure_id: UUI
         limit,
     )
     erased = await _erase(tenant, connection, erasure_id, [row["id"] for row in rows])
-    return msgspec.structs.replace(erased, counts=erased.counts | {"citing": erased.seen})
+    return msgspec.structs.replace(erased, counts=erased.counts | {"citing": erased.seen}) if erased.seen else erased
 
 
 async def _erase(tenant: TenantId, connection: Connection, erasure_id: UUID, ids: Sequence[UUID]) -> Erased:
