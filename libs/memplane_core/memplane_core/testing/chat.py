@@ -35,14 +35,16 @@ class ScriptedChat:
     Attributes:
         say: The text of an answer; may be changed at any time.
         troubles: Each is the answer to one request, before the first good one.
+        offended_by: Tells which questions are refused with a 400.
         questions: All that were asked, in order, those too that met trouble.
         most_at_once: Most requests that were under way at one moment.
         holds: While it is clear, no request is answered.
     """
 
     def __init__(self, say: Callable[[Question], str]) -> None:
-        self.say = say
+        self.say: Callable[[Question], str] = say
         self.troubles: list[Trouble] = []
+        self.offended_by: Callable[[Question], bool] = lambda _: False
         self.questions: list[Question] = []
         self.most_at_once = 0
         self.holds = asyncio.Event()
@@ -85,6 +87,8 @@ class ScriptedChat:
             await self.holds.wait()
             if self.troubles:
                 return await self.troubles.pop(0)(request)
+            if self.offended_by(question):
+                return web.json_response({"error": {"code": "bad_model", "message": user}}, status=400)
             return web.json_response(completion(self.say(question)))
         finally:
             self._now -= 1
