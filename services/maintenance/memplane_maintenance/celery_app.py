@@ -14,6 +14,7 @@ from memplane_core.contracts.jobs import (
     TASK_RELEASE_IDLE,
     TASK_RETIRE,
     TASK_RUN_JOB,
+    TASK_SCHEDULE,
     TASK_SWEEP,
     TASK_WATCH_INDEX,
 )
@@ -23,6 +24,7 @@ SWEEP_EVERY_S: Final = 5.0
 FOLD_EVERY_S: Final = 2.0
 RELEASE_EVERY_S: Final = 60.0
 WATCH_EVERY_S: Final = 60.0
+SCHEDULE_EVERY_S: Final = 60.0
 _ANSWER_S: Final = 5.0
 """The worker is patient with a broker that is slow: losing the connection costs it more."""
 
@@ -48,6 +50,7 @@ def create_app(settings: RedisSettings) -> Celery:
             TASK_RETIRE: {"queue": QUEUE_MAINTENANCE},
             TASK_RELEASE_IDLE: {"queue": QUEUE_MAINTENANCE},
             TASK_WATCH_INDEX: {"queue": QUEUE_MAINTENANCE},
+            TASK_SCHEDULE: {"queue": QUEUE_MAINTENANCE},
         },
         task_acks_late=True,
         worker_prefetch_multiplier=1,
@@ -68,6 +71,7 @@ def create_app(settings: RedisSettings) -> Celery:
             "fold-access": _entry(TASK_FOLD_ACCESS, FOLD_EVERY_S),
             "release-idle": _entry(TASK_RELEASE_IDLE, RELEASE_EVERY_S),
             "watch-index": _entry(TASK_WATCH_INDEX, WATCH_EVERY_S),
+            "schedule-jobs": _entry(TASK_SCHEDULE, SCHEDULE_EVERY_S),
         },
         redbeat_redis_url=settings.broker_url.get_secret_value(),
         redbeat_redis_options={

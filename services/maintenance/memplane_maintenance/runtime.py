@@ -27,6 +27,7 @@ from memplane_maintenance.idle import IdleRelease
 from memplane_maintenance.jobs import JobRunner, all_jobs
 from memplane_maintenance.jobs.erase_copies import ValkeyCopies
 from memplane_maintenance.jobs.reconcile_watch import IndexWatch
+from memplane_maintenance.jobs.schedule import Scheduler
 from memplane_maintenance.retirement import Retirement
 from memplane_maintenance.settings import MaintenanceSettings
 from memplane_maintenance.sweep import Sweep
@@ -86,6 +87,7 @@ class Parts:
         self.sweep = Sweep(database, broker)
         self.access = AccessFold(database, cache)
         self.idle = IdleRelease(index, cache, idle_s=worker.idle_release_s)
+        self.scheduler = Scheduler(database, broker, has_llm=chat is not None)
         self.watch = IndexWatch(database, index, broker, every_s=worker.reconcile_every_s)
 
     async def _clear_kick(self, tenant: TenantId) -> None:

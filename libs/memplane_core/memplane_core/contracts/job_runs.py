@@ -7,9 +7,9 @@ from uuid import UUID
 import msgspec
 
 from memplane_core.contracts.maintenance_runs import ExpireStart, PrioritiesStart, PruneStart, PurgeStart
+from memplane_core.contracts.policy import MergeRules
 from memplane_core.contracts.reflect_runs import ReflectStart
 from memplane_core.domain.indexing import IndexType
-from memplane_core.domain.merging import Guard
 
 WEEK_S: Final = 7 * 24 * 3600
 YEAR_S: Final = 365 * 24 * 3600
@@ -53,24 +53,6 @@ class ReconcileStart(
     """
 
     dry_run: bool = False
-
-
-MergeThreshold = Annotated[float, msgspec.Meta(ge=0.5, le=1)]
-
-
-class MergeRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Which memories of one user, agent and type are near-copies, and for how long a merge can be taken back.
-
-    Attributes:
-        threshold: Least cosine of the vectors of any two that are merged; the model's own where it is left out.
-        guard: What has to be the same in their texts besides: `words`, all of them in their order, but for case, marks
-            and fillers; `facts`, the numbers and denials; `none`, nothing.
-        grace_days: For how long what was merged away can be restored.
-    """
-
-    threshold: MergeThreshold | None = None
-    guard: Guard = "words"
-    grace_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 30
 
 
 class MergeStart(MergeRules, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="merge"):

@@ -14,6 +14,9 @@ TASK_FOLD_ACCESS: Final = "memplane.access.fold"
 TASK_RUN_JOB: Final = "memplane.jobs.run"
 """Payload: `tenant` and `job` (UUIDs as strings). Works on a job for a slice."""
 
+TASK_SCHEDULE: Final = "memplane.jobs.schedule"
+"""No payload. Begins the jobs that tenants' policies ask for and whose time has come."""
+
 TASK_RETIRE: Final = "memplane.generations.retire"
 """Payload: `tenant` (UUID as string). Drops the generations whose time is over."""
 

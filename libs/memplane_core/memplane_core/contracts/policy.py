@@ -7,6 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from memplane_core.contracts.memories import Importance
 from memplane_core.domain.memory import DEFAULT_IMPORTANCE
+from memplane_core.domain.merging import Guard
 from memplane_core.domain.priority import PriorityRules
 from memplane_core.domain.ranking import DECAY_RATE, Preset, Weights
 
@@ -56,6 +57,31 @@ class PruneSchedule(PruneRules, frozen=True, kw_only=True, forbid_unknown_fields
     every_hours: EveryHours = 24
 
 
+MergeThreshold = Annotated[float, msgspec.Meta(ge=0.5, le=1)]
+
+
+class MergeRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Which memories of one user, agent and type are near-copies, and for how long a merge can be taken back.
+
+    Attributes:
+        threshold: Least cosine of the vectors of any two that are merged; the model's own where it is left out.
+        guard: What has to be the same in their texts besides: `words`, all of them in their order, but for case, marks
+            and fillers; `facts`, the numbers and denials; `none`, nothing.
+        grace_days: For how long what was merged away can be restored.
+    """
+
+    threshold: MergeThreshold | None = None
+    guard: Guard = "words"
+    grace_days: Days = DEFAULT_GRACE_DAYS
+
+
+class MergeSchedule(MergeRules, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether near-copies are merged without being asked for, how often at most, and by which rules."""
+
+    enabled: bool = False
+    every_hours: EveryHours = 24
+
+
 class ReflectRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When, and upon how much, a language model reflects.
 
@@ -93,6 +119,7 @@ class MaintenancePolicy(msgspec.Struct, frozen=True, kw_only=True):
         expired_grace_days: For how long an expired memory, which nobody sees, is kept before it is deleted for good.
         priorities: Moves priorities by use and feedback.
         prune: Forgets what is of no use.
+        merge: Makes one of near-copies.
         expire: Deletes memories that expired `expired_grace_days` ago.
         purge: Deletes what is hidden and whose `purge_at` has passed.
         reflect: Has a language model, where the installation has one, score memories and come to insights.
@@ -102,6 +129,7 @@ class MaintenancePolicy(msgspec.Struct, frozen=True, kw_only=True):
     expired_grace_days: Days = DEFAULT_GRACE_DAYS
     priorities: PrioritySchedule = PrioritySchedule()
     prune: PruneSchedule = PruneSchedule()
+    merge: MergeSchedule = MergeSchedule()
     expire: Schedule = Schedule()
     purge: Schedule = Schedule()
     reflect: ReflectSchedule = ReflectSchedule()
@@ -114,6 +142,7 @@ class MaintenancePatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     expired_grace_days: Days | UnsetType | None = UNSET
     priorities: PrioritySchedule | UnsetType | None = UNSET
     prune: PruneSchedule | UnsetType | None = UNSET
+    merge: MergeSchedule | UnsetType | None = UNSET
     expire: Schedule | UnsetType | None = UNSET
     purge: Schedule | UnsetType | None = UNSET
     reflect: ReflectSchedule | UnsetType | None = UNSET

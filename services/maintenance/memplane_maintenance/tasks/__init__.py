@@ -5,7 +5,7 @@ from celery import Celery
 from memplane_core.clients.job_sender import JobSender
 from memplane_core.clients.jobs import DrainSender
 from memplane_maintenance.runtime import Runtime
-from memplane_maintenance.tasks import access, drain, idle, jobs, retire, sweep, watch
+from memplane_maintenance.tasks import access, drain, idle, jobs, retire, schedule, sweep, watch
 
 
 def register(app: Celery, runtime: Runtime, sender: DrainSender, job_sender: JobSender) -> None:
@@ -17,3 +17,4 @@ def register(app: Celery, runtime: Runtime, sender: DrainSender, job_sender: Job
     access.register(app, runtime)
     idle.register(app, runtime)
     watch.register(app, runtime)
+    schedule.register(app, runtime)
