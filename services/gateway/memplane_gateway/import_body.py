@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 from litestar.exceptions import InternalServerException
 
 from memplane_core.contracts.export import LINE_BYTES, PART_BYTES, PART_LINES
-from memplane_core.domain.errors import MalformedRequest, UnsupportedMedia, invalid
+from memplane_core.domain.errors import MalformedRequest, MemplaneError, UnsupportedMedia, invalid
 from memplane_core.web.request import ServiceRequest
 
 _TYPES: Final = frozenset(("application/x-ndjson", "application/ndjson", "application/jsonl"))
@@ -81,12 +82,11 @@ class ImportBody:
         if lines:
             yield BodyPart(lines)
 
-    async def drain(self, *, most: int) -> None:
-        """Read on without looking, so that a client that sends first and reads later gets its answer."""
-        async for chunk in self._chunks:
-            most -= len(chunk)
-            if most < 0:
-                return
+    async def drain(self) -> None:
+        """Read on without looking, so that the connection is not broken off under an answer that is not read yet."""
+        with suppress(MemplaneError):
+            async for _ in self._chunks:
+                pass
 
     async def rest(self) -> None:
         """Read all of it, for its digest. Raises MalformedRequest."""

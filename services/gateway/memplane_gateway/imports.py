@@ -2,12 +2,12 @@
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import Response, post
+from litestar.background_tasks import BackgroundTask
 from litestar.di import NamedDependency
 from litestar.openapi.spec import OpenAPIMediaType, Operation, Reference, RequestBody, Schema
 from litestar.params import QueryParameter
@@ -37,6 +37,7 @@ from memplane_core.storage.idempotency import Fingerprint
 from memplane_core.storage.imports import is_claimed
 from memplane_core.storage.policies import change_policy
 from memplane_core.storage.session import Connection, Database
+from memplane_core.web.problems import problem_of, render
 from memplane_core.web.repeats import REPLAYED
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.auth import KeyDirectory, presented_secret
@@ -49,7 +50,6 @@ from memplane_gateway.import_body import BodyPart, ImportBody, check_type
 from memplane_gateway.queries import refuse_unknown
 
 _PATIENCE_S: Final = 30.0
-_DRAINED: Final = 64 * 1024 * 1024
 _AGAIN: Final = "send the whole again to go on, for what is there already is passed over"
 
 OnConflictQuery = Annotated[
@@ -100,7 +100,7 @@ async def import_memories(
     dry_run: DryRunQuery = False,
     policy: PolicyQuery = False,
     idempotency_key: IdempotencyKey = None,
-) -> Response[ImportResult]:
+) -> Response[ImportResult] | Response[bytes]:
     """Store the memories of an export, of any tenant, as they were: ids, times, versions, states, histories.
 
     The body is read as it is stored, and may be of any length. It may be sent again, as a whole, as often as you like:
@@ -130,9 +130,10 @@ async def import_memories(
         stopped = importing.stopped(error)
         if not dry_run:
             await _tell(request, principal, database, phase="stopped", counts=importing.counts)
-        with suppress(MemplaneError):
-            await body.drain(most=_DRAINED)
-        raise stopped from error
+        told = render(problem_of(stopped, request_id=request.request_id), retry_after=stopped.retry_after)
+        # Told while the rest is still coming: some clients look up and stop, others look when they have sent it all.
+        told.background = BackgroundTask(body.drain)
+        return told
     result = ImportResult(
         dry_run=dry_run,
         policy=policy and not dry_run and importing.policy is not None,
