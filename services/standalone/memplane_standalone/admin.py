@@ -8,7 +8,8 @@ import httpx2
 import msgspec
 
 from memplane_core.contracts.admin import KeyCreate, KeyCreated, KeyPage, KeyView, TenantCreate, TenantPage, TenantView
-from memplane_core.contracts.job_runs import GenerationList, GenerationView, JobStart, JobView
+from memplane_core.contracts.erasures import ErasureView
+from memplane_core.contracts.job_runs import GenerationList, GenerationView, JobPage, JobStart, JobView
 from memplane_core.domain.tenancy import Scope
 
 Answer = TypeVar("Answer")
@@ -103,6 +104,11 @@ class AdminApi(Api):
                 return tenant
         raise ApiError(f"there is no tenant {name_or_id!r}: see `memplane tenants list`", status=404)
 
+    async def delete_tenant(self, tenant: UUID, *, name: str) -> ErasureView:
+        """Delete a tenant of this name for good."""
+        answer = await self._send("DELETE", f"/admin/v1/tenants/{tenant}", query={"name": name})
+        return msgspec.json.decode(answer, type=ErasureView)
+
     async def create_key(self, tenant: UUID, *, name: str, scopes: list[Scope]) -> KeyCreated:
         """Make a key; its secret is in the answer and nowhere else."""
         return await self.post(f"/admin/v1/tenants/{tenant}/keys", KeyCreate(name=name, scopes=scopes), KeyCreated)
@@ -128,6 +134,16 @@ class AdminApi(Api):
     async def job(self, tenant: UUID, job_id: UUID) -> JobView:
         """A run as it is now."""
         return await self.get(f"/admin/v1/tenants/{tenant}/jobs/{job_id}", JobView)
+
+    async def jobs(self, tenant: UUID, *, kind: str | None = None, limit: int) -> list[JobView]:
+        """A tenant's latest runs, the newest first."""
+        query = {"limit": str(limit), **({} if kind is None else {"kind": kind})}
+        return (await self.get(f"/admin/v1/tenants/{tenant}/jobs", JobPage, query=query)).results
+
+    async def cancel_job(self, tenant: UUID, job_id: UUID) -> JobView:
+        """Have a run end before its next batch."""
+        answer = await self._send("POST", f"/admin/v1/tenants/{tenant}/jobs/{job_id}/cancel")
+        return msgspec.json.decode(answer, type=JobView)
 
     async def generations(self, tenant: UUID) -> list[GenerationView]:
         """A tenant's collections, the oldest first."""

@@ -13,6 +13,8 @@ from rich.console import Console
 from memplane_core.settings import PostgresSettings, SslMode
 from memplane_standalone.admin import ApiError
 from memplane_standalone.cli_admin import keys, tenants
+from memplane_standalone.cli_erase import erase
+from memplane_standalone.cli_jobs import jobs
 from memplane_standalone.cli_index import generations, rebuild_index, reindex
 from memplane_standalone.demo.command import demo
 from memplane_standalone.home import DEFAULT_HOME, HomeError
@@ -29,8 +31,10 @@ app = App(
 app.command(tenants)
 app.command(keys)
 app.command(generations)
+app.command(jobs)
 app.command(reindex)
 app.command(rebuild_index)
+app.command(erase)
 app.command(demo)
 models = App(name="models", help="The embedding models that travel with Memplane.")
 app.command(models)
