@@ -153,12 +153,9 @@ SETTINGS: Final = {
 WRONG: Final[Sequence[tuple[str, Mapping[str, str]]]] = (
     ("memplane_gateway", {"MEMPLANE_GATEWAY__ADMIN_KEY": MARK}),
     ("memplane_gateway", {"MEMPLANE_GATEWAY__KEY_PEPPERS": f'["{MARK}'}),
-    ("memplane_gateway", {"MEMPLANE_POSTGRES__URL": f"postgresql://u:{MARK}-pw@[::1/x"}),
     ("memplane_retrieval", {"MEMPLANE_MILVUS__URI": f"http://root:{MARK}-pw@127.0.0.1:1"}),
-    ("memplane_retrieval", {"MEMPLANE_POSTGRES__URL": f"postgresql://u:{MARK}-pw@h:{MARK}/x"}),
     ("memplane_embedding", {"MEMPLANE_EMBEDDING__UPSTREAMS": f'[{{"api_key": "{MARK}"}}]'}),
     ("memplane_maintenance worker", {"MEMPLANE_REDIS__BROKER_URL": f"nothing://:{MARK}-pw@x"}),
-    ("memplane_maintenance beat", {"MEMPLANE_REDIS__BROKER_URL": f"redis://:{MARK}-pw@127.0.0.1:{MARK}/0"}),
 )
 
 
