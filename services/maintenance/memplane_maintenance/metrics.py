@@ -38,6 +38,13 @@ JOB_STEP_SECONDS: Final = Histogram(
     buckets=(0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
 
+LLM_QUESTIONS: Final = Counter(
+    "memplane_maintenance_llm_questions_total", "Questions to the language model.", labelnames=("outcome",)
+)
+LLM_TOKENS: Final = Counter(
+    "memplane_maintenance_llm_tokens_total", "Tokens that the language model's server counted.", labelnames=("of",)
+)
+
 DRIFTS: Final = ("missing", "unqueued", "wordless", "stale")
 """Rows that the index lacks; memories that were never embedded; those without words; rows that it should not hold."""
 

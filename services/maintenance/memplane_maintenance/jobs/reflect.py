@@ -24,14 +24,19 @@ from memplane_core.storage.reflection import Text, Whose
 from memplane_core.storage.session import Connection, Database
 from memplane_maintenance.jobs import reflect_prompts as prompts
 from memplane_maintenance.jobs.job import Finished, JobFailed, Run, RunLost, StepResult, checkpoint_of
+from memplane_maintenance.jobs.reconcile_watch import STARTED_BY
 from memplane_maintenance.jobs.reflect_prompts import Insights, UnreadableInsights
 from memplane_maintenance.jobs.reflect_writes import store_insights, store_scores
+from memplane_maintenance.metrics import LLM_QUESTIONS, LLM_TOKENS
 
 _STEP_S: Final = 150.0
 """Longest that a step waits for the model: a task may take 180 s, and begins its last step after 10 at most."""
 
 _AT_ONCE: Final = 2
 """Steps of a process under way at once: those that wait for a model must not take all of its threads."""
+
+_TRIES: Final = 30
+"""In vain, in a row: after that many, half an hour or so, a run that nobody asked for ends. A later one goes on."""
 
 _TURN_S: Final = 5.0
 """For how long a step waits for its turn."""
@@ -77,9 +82,11 @@ class Reflect:
 
     async def step(self, run: Run) -> StepResult:
         """Score a batch, or reflect once."""
-        memo = run.checkpoint(Memo)
+        memo, record = run.checkpoint(Memo), run.record
         if memo.phase == "begin":
             return await self._begin(run)
+        if record.started_by == STARTED_BY and record.attempts >= _TRIES:
+            raise JobFailed(f"given up for now: {record.error}")
         if self._model is None:
             raise Unavailable(str(NoLanguageModel()))
         try:
@@ -274,7 +281,17 @@ class Asking:
     async def _ask(self, system: str, user: str) -> str:
         self.counts["questions"] += 1
         within_s = max(0.0, self._ends_at - time.monotonic())
-        answer = await self._model.ask(system=system, user=user, within_s=within_s)
+        try:
+            answer = await self._model.ask(system=system, user=user, within_s=within_s)
+        except ChatRefused:
+            LLM_QUESTIONS.labels("refused").inc()
+            raise
+        except Unavailable:
+            LLM_QUESTIONS.labels("unavailable").inc()
+            raise
+        LLM_QUESTIONS.labels("answered").inc()
+        LLM_TOKENS.labels("prompt").inc(answer.prompt_tokens)
+        LLM_TOKENS.labels("completion").inc(answer.completion_tokens)
         self.counts.update(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.completion_tokens)
         return answer.text
 

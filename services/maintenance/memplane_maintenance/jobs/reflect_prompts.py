@@ -6,7 +6,7 @@ whatever it makes the model say, taken are a number, or texts with the places of
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -140,20 +140,39 @@ _PLACE: Final = re.compile(r"^\D{0,2}(\d{1,4})\D?$")
 
 
 def _listed(answer: str) -> list[object]:
-    text = _THOUGHTS.sub(" ", answer)
-    starts = [match.start() for match in re.finditer(r"[{\[]", text)][:_STARTS]
-    for start in starts:
-        try:
-            document: object = json.JSONDecoder().raw_decode(text, start)[0]
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(document, dict):
-            document = cast("dict[str, object]", document).get("insights")
-        if isinstance(document, list):
-            items = cast("list[object]", document)
-            if all(isinstance(item, dict) for item in items):
-                return items
-    raise UnreadableInsights
+    """The list under `insights`; else the first list of objects, for models that leave out what is around it."""
+    bare: list[object] | None = None
+    for document in _documents(_THOUGHTS.sub(" ", answer)):
+        named = _under(document, "insights")
+        if _are_objects(named):
+            return cast("list[object]", named)
+        if not bare and _are_objects(document):
+            bare = cast("list[object]", document)
+    if bare is None:
+        raise UnreadableInsights
+    return bare
+
+
+def _documents(text: str) -> Iterator[object]:
+    """JSON objects and lists that stand in a text, one behind the other."""
+    end = 0
+    for tries, match in enumerate(re.finditer(r"[{\[]", text)):
+        if tries >= _STARTS:
+            return
+        if match.start() >= end:
+            try:
+                document, end = json.JSONDecoder().raw_decode(text, match.start())
+            except (ValueError, RecursionError):
+                continue
+            yield document
+
+
+def _under(document: object, name: str) -> object:
+    return cast("dict[str, object]", document).get(name) if isinstance(document, dict) else None
+
+
+def _are_objects(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in cast("list[object]", value))
 
 
 def _insight(item: object, texts: Sequence[Text]) -> Insight | None:
