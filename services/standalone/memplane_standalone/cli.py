@@ -14,8 +14,8 @@ from memplane_core.settings import PostgresSettings, SslMode
 from memplane_standalone.admin import ApiError
 from memplane_standalone.cli_admin import keys, tenants
 from memplane_standalone.cli_erase import erase
-from memplane_standalone.cli_jobs import jobs
 from memplane_standalone.cli_index import generations, rebuild_index, reindex
+from memplane_standalone.cli_jobs import jobs
 from memplane_standalone.demo.command import demo
 from memplane_standalone.home import DEFAULT_HOME, HomeError
 from memplane_standalone.platform import Options

@@ -1,12 +1,10 @@
 """`memplane reindex`, `memplane rebuild-index` and `memplane generations`: a tenant's collections."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Final
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from memplane_core.contracts.admin import TenantView
@@ -14,10 +12,9 @@ from memplane_core.contracts.job_runs import WEEK_S, JobView, ReindexStart
 from memplane_core.domain.indexing import IndexType
 from memplane_standalone.admin import AdminApi, ApiError
 from memplane_standalone.cli_admin import Target, run, show_json
+from memplane_standalone.job_watch import exit_code, result_of, watch_jobs
 
 _HERE: Final = Target()
-_POLL_S: Final = 0.5
-_ENDED: Final = frozenset(("done", "failed", "cancelled"))
 _CONFLICT: Final = 409
 
 _REBUILD_GRACE_S: Final = 60
@@ -74,7 +71,7 @@ def reindex(
         found = await admin.find_tenant(tenant)
         job = await admin.start_job(found.id, start)
         if wait or dry_run:
-            [job] = await _watch(admin, [(found, job)], quiet=target.json)
+            [job] = await watch_jobs(admin, [(found, job)], quiet=target.json)
         return job
 
     return _show([run(target, work)], target)
@@ -102,7 +99,7 @@ def rebuild_index(*, tenant: str | None = None, target: Target = _HERE) -> int:
                 if tenant is not None or error.status != _CONFLICT:
                     raise
                 print(f"{one.name}: {error}")
-        return await _watch(admin, started, quiet=target.json)
+        return await watch_jobs(admin, started, quiet=target.json)
 
     return _show(run(target, work), target)
 
@@ -140,24 +137,6 @@ def generations(tenant: str, *, target: Target = _HERE) -> None:
     run(target, work)
 
 
-async def _watch(admin: AdminApi, started: Sequence[tuple[TenantView, JobView]], *, quiet: bool) -> list[JobView]:
-    """Show how jobs go until all have ended, and return them as they are then."""
-    latest = {job.id: job for _, job in started}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(quiet=quiet)
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bars:
-        shown: dict[object, TaskID] = {job.id: bars.add_task(tenant.name, total=None) for tenant, job in started}
-        while True:
-            for tenant, job in started:
-                if latest[job.id].state not in _ENDED:
-                    now = latest[job.id] = await admin.job(tenant.id, job.id)
-                    about = f"{tenant.name} ({now.error})" if now.error else tenant.name
-                    bars.update(shown[job.id], total=now.progress.total, completed=now.progress.done, description=about)
-            if all(job.state in _ENDED for job in latest.values()):
-                return list(latest.values())
-            await asyncio.sleep(_POLL_S)
-
-
 def _show(jobs: Sequence[JobView], target: Target) -> int:
     """Print jobs; 1 where one has failed."""
     if target.json:
@@ -165,11 +144,12 @@ def _show(jobs: Sequence[JobView], target: Target) -> int:
     else:
         table = Table("job", "state", "model", "index", "result", "error")
         for job in jobs:
-            result = " ".join(f"{name}={number}" for name, number in sorted(job.result.items()))
             index = str(job.params.get("index_type", ""))
-            table.add_row(str(job.id), job.state, str(job.params.get("model", "")), index, result, job.error or "")
+            table.add_row(
+                str(job.id), job.state, str(job.params.get("model", "")), index, result_of(job), job.error or ""
+            )
         Console().print(table)
-    return 1 if any(job.state in ("failed", "cancelled") for job in jobs) else 0
+    return exit_code(jobs)
 
 
 def _params(given: Sequence[str]) -> dict[str, int]:
