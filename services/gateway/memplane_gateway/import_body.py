@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 from litestar.exceptions import InternalServerException
 
-from memplane_core.contracts.export import LINE_BYTES, PART_BYTES, PART_LINES
+from memplane_core.contracts.export import LINE_BYTES
+from memplane_core.contracts.imports import PART_BYTES, PART_LINES
 from memplane_core.domain.errors import MalformedRequest, MemplaneError, UnsupportedMedia, invalid
 from memplane_core.web.request import ServiceRequest
 

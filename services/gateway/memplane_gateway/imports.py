@@ -14,19 +14,15 @@ from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from memplane_core.contracts.checks import changed_fields, check_weights
-from memplane_core.contracts.export import (
+from memplane_core.contracts.export import HeaderLine, HistoryLine, MemoryLine, PolicyLine, TrailerLine
+from memplane_core.contracts.imports import (
     LISTED,
-    HeaderLine,
-    HistoryLine,
     ImportConflict,
     ImportCounts,
     ImportPartDone,
     ImportPlace,
     ImportResult,
-    MemoryLine,
     OnConflict,
-    PolicyLine,
-    TrailerLine,
 )
 from memplane_core.contracts.policy import PolicyPatch
 from memplane_core.domain.errors import Conflict, Fault, InvalidRequest, MemplaneError, invalid

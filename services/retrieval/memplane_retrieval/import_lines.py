@@ -10,14 +10,13 @@ from memplane_core.contracts.export import (
     LINE_BYTES,
     HeaderLine,
     HistoryLine,
-    ImportFault,
-    ImportPlace,
     Line,
     MemoryLine,
     PolicyLine,
     TrailerLine,
-    check_line,
 )
+from memplane_core.contracts.export_checks import check_line
+from memplane_core.contracts.imports import ImportFault, ImportPlace
 from memplane_core.contracts.policy import PolicyPatch
 from memplane_core.domain.chunking import FindableText, findable
 from memplane_core.domain.errors import Fault, MemplaneError, invalid

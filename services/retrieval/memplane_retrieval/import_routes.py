@@ -6,7 +6,8 @@ from litestar import post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 
-from memplane_core.contracts.export import LINE_BYTES, PART_BYTES, ImportPartDone, ImportPlace, OnConflict
+from memplane_core.contracts.export import LINE_BYTES
+from memplane_core.contracts.imports import PART_BYTES, ImportPartDone, ImportPlace, OnConflict
 from memplane_core.web.bodies import decode_json
 from memplane_core.web.request import ServiceRequest
 from memplane_retrieval.importer import Importer

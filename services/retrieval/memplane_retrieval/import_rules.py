@@ -7,7 +7,8 @@ from uuid import UUID
 
 import msgspec
 
-from memplane_core.contracts.export import LISTED, ConflictReason, ImportConflict, ImportCounts, MemoryLine, OnConflict
+from memplane_core.contracts.export import MemoryLine
+from memplane_core.contracts.imports import LISTED, ConflictReason, ImportConflict, ImportCounts, OnConflict
 from memplane_core.domain.memory import dedup_key
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import memories

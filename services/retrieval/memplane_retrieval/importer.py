@@ -6,9 +6,9 @@ from uuid import UUID
 
 import msgspec
 
-from memplane_core.contracts.export import (
+from memplane_core.contracts.export import HistoryLine
+from memplane_core.contracts.imports import (
     LISTED,
-    HistoryLine,
     ImportConflict,
     ImportCounts,
     ImportFault,

@@ -1,4 +1,4 @@
-"""The lines of an export, and what an import of them says.
+"""The lines of an export.
 
 A header, the policy unless the export is of a part, memories in the order of their ids, each with its history behind
 it, and a trailer. Every line is one JSON object and says in `kind` which it is.
@@ -10,12 +10,10 @@ from uuid import UUID
 
 import msgspec
 
-from memplane_core.contracts.checks import check_write, object_faults, text_faults
-from memplane_core.contracts.memories import Content, EntityId, Importance, Label, MemoryWrite, Priority, Scene
+from memplane_core.contracts.memories import Content, EntityId, Importance, Label, Priority, Scene
 from memplane_core.contracts.policy import PolicyPatch
-from memplane_core.domain.errors import Fault, InvalidRequest
-from memplane_core.domain.memory import CONTENT_BYTES, LABEL_BYTES, METADATA_BYTES, METADATA_DEPTH, State, to_utc
-from memplane_core.domain.merge_ledger import Ledger, Own, Taken
+from memplane_core.domain.memory import State
+from memplane_core.domain.merge_ledger import Ledger
 
 FORMAT: Final = "memplane-export"
 FORMAT_VERSION: Final = 1
@@ -23,28 +21,14 @@ FORMAT_VERSION: Final = 1
 LINE_BYTES: Final = 8 * 1024 * 1024
 """Longest line. A memory has 256 KiB at most, should JSON write each byte of it as six, and what it took in merges."""
 
-PART_BYTES: Final = 512 * 1024
-"""Of an import, what is stored at once: lines until they have this many bytes."""
-
-PART_LINES: Final = 500
-
-LISTED: Final = 100
-"""Most conflicts that an import tells one by one."""
-
-_ID_BYTES: Final = 64
-_CHANGES_BYTES: Final = 2 * (CONTENT_BYTES + METADATA_BYTES) * 6
+ID_BYTES: Final = 64
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 Version = Annotated[int, msgspec.Meta(ge=1, le=2_000_000_000)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Total = Annotated[int, msgspec.Meta(ge=0, le=2_000_000_000)]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=_ID_BYTES)]
-
-OnConflict = Literal["skip", "overwrite", "fail"]
-"""What becomes of a memory that is there with other content: it stays, it is changed, or the import stops before it."""
-
-ConflictReason = Literal["changed", "external_id", "duplicate"]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_BYTES)]
 
 
 class ExportTenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -175,91 +159,6 @@ class TrailerLine(
 Line = HeaderLine | PolicyLine | MemoryLine | HistoryLine | TrailerLine
 
 
-def check_line(line: MemoryLine | HistoryLine, *, pointer: str) -> None:
-    """What the types cannot say.
-
-    Raises:
-        InvalidRequest: With a fault for each field that cannot be kept, or that another one contradicts.
-    """
-    faults = _memory_faults(line) if isinstance(line, MemoryLine) else _history_faults(line)
-    if isinstance(line, MemoryLine):
-        check_write(_as_write(line), pointer=pointer)
-    if faults:
-        placed = [Fault(f"{pointer}/{fault.pointer}", fault.detail) for fault in faults]
-        raise InvalidRequest("; ".join(f"{fault.pointer}: {fault.detail}" for fault in placed[:3]), faults=placed)
-    for name in line.__struct_fields__:
-        value: object = getattr(line, name)
-        if isinstance(value, datetime):
-            to_utc(value, pointer=f"{pointer}/{name}")
-
-
-def _as_write(line: MemoryLine) -> MemoryWrite:
-    named = {name: getattr(line, name) for name in MemoryWrite.__struct_fields__ if name != "on_duplicate"}
-    return MemoryWrite(**named)
-
-
-def _memory_faults(line: MemoryLine) -> list[Fault]:
-    faults: list[Fault] = []
-    if line.id.version != 7:
-        faults.append(Fault("id", "must be a UUID of version 7"))
-    if line.distinct and line.external_id is not None:
-        faults.append(Fault("distinct", "must be false for a memory with an external_id"))
-    if (line.merged_into is not None) != (line.state == "merged"):
-        faults.append(Fault("merged_into", "must be given for a merged memory, and be null for all others"))
-    if line.merged_into == line.id:
-        faults.append(Fault("merged_into", "must be another memory"))
-    if line.state == "active" and line.purge_at is not None:
-        faults.append(Fault("purge_at", "must be null for an active memory"))
-    return faults if line.merges is None else faults + _ledger_faults(line.merges)
-
-
-def _ledger_faults(ledger: Ledger) -> list[Fault]:
-    """What could not be given back."""
-    faults: list[Fault] = []
-    parts: list[tuple[str, Own | Taken]] = [("own", ledger.own), ("made", ledger.made)]
-    parts += [(f"taken/{n}", taken) for n, taken in enumerate(ledger.taken)]
-    for where, part in parts:
-        try:
-            msgspec.convert(msgspec.to_builtins(part), _Kept if isinstance(part, Own) else _Brought)
-        except msgspec.ValidationError as error:
-            faults.append(Fault(f"merges/{where}", str(error)))
-        else:
-            for scene in part.scene or ():
-                faults += text_faults(scene, f"merges/{where}/scene", LABEL_BYTES)
-    return faults
-
-
-class _Kept(msgspec.Struct, forbid_unknown_fields=True):
-    """An `Own` whose values can be a memory's."""
-
-    scene: Scene
-    importance: Importance
-    priority: Priority
-    last_accessed_at: Moment
-
-
-class _Brought(msgspec.Struct, forbid_unknown_fields=True):
-    """A `Taken` whose values can be a memory's."""
-
-    id: UUID
-    scene: Scene | None = None
-    importance: Importance | None = None
-    priority: Priority | None = None
-    last_accessed_at: Moment | None = None
-    uses: Count = 0
-    helpful: Total = 0
-    not_helpful: Total = 0
-
-
-def _history_faults(line: HistoryLine) -> list[Fault]:
-    faults: list[Fault] = []
-    for name in ("event", "key_id", "request_id"):
-        faults += text_faults(getattr(line, name), name, _ID_BYTES)
-    # One level more than metadata, which is a value in it.
-    details = object_faults(line.changes, most_bytes=_CHANGES_BYTES, most_deep=METADATA_DEPTH + 1)
-    return [*faults, *(Fault("changes", detail) for detail in details)]
-
-
 class ExportPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far an export has come.
 
@@ -294,114 +193,3 @@ class ExportPageEnd(msgspec.Struct, frozen=True, kw_only=True):
     place: ExportPlace | None
     states: dict[State, int]
     history: int
-
-
-class ImportCounts(msgspec.Struct, kw_only=True):
-    """What an import has done.
-
-    Attributes:
-        lines: That have been read and dealt with, from the first on.
-        created: Memories that were not there.
-        unchanged: Memories that were there, the same.
-        overwritten: Memories that were there with other content, and were changed.
-        conflicts: Memories that were left out, since something else holds their place.
-        history: Entries of histories that were not there.
-    """
-
-    lines: int = 0
-    created: int = 0
-    unchanged: int = 0
-    overwritten: int = 0
-    conflicts: int = 0
-    history: int = 0
-
-    def add(self, more: "ImportCounts") -> None:
-        """Add all of `more`."""
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(more, name))
-
-    @property
-    def memories(self) -> int:
-        """Lines of memories that were dealt with."""
-        return self.created + self.unchanged + self.overwritten + self.conflicts
-
-
-class ImportConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory that something else stands in the way of.
-
-    Attributes:
-        line: Its line, from 1.
-        id: Of the memory in the file.
-        reason: `changed`: it is there with other content. `external_id`, `duplicate`: another memory has its name, or
-            is equal to it.
-        other: That other memory; the same id for `changed`.
-    """
-
-    line: int
-    id: UUID
-    reason: ConflictReason
-    other: UUID | None
-
-
-class ImportResult(msgspec.Struct, kw_only=True):
-    """What became of a whole import.
-
-    Attributes:
-        dry_run: Nothing was stored: the counts are what would be.
-        policy: Whether the policy was taken over.
-        counts: What was done.
-        conflicts: The first hundred.
-    """
-
-    dry_run: bool
-    policy: bool
-    counts: ImportCounts
-    conflicts: list[ImportConflict]
-
-
-class ImportPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a part of an import begins.
-
-    Attributes:
-        line: Number of its first line, from 1.
-        memory: The last memory before it; None where there was none.
-        version: Of that memory, in the file.
-        entry: Of the last line of its history, 0 where there was none.
-        takes_history: Whether that memory takes the history that follows it.
-        ended: The trailer was there already.
-    """
-
-    line: int = 1
-    memory: UUID | None = None
-    version: int = 0
-    entry: int = 0
-    takes_history: bool = False
-    ended: bool = False
-
-
-class ImportFault(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an import stops: the line, and what is wrong with it."""
-
-    line: int
-    status: Literal[409, 422]
-    detail: str
-    errors: list[Fault]
-    id: UUID | None = None
-
-
-class ImportPartDone(msgspec.Struct, kw_only=True):
-    """What the retrieval service says of a part.
-
-    Attributes:
-        place: Where the next part begins.
-        fault: Why there must be none: what stands above that line is stored.
-        policy: The policy line, where it was in this part.
-        trailer: The trailer, likewise.
-    """
-
-    place: ImportPlace
-    counts: ImportCounts
-    conflicts: list[ImportConflict]
-    fault: ImportFault | None = None
-    policy: PolicyPatch | None = None
-    trailer: TrailerLine | None = None

@@ -8,7 +8,7 @@ import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 
-from memplane_core.contracts.export import ImportCounts
+from memplane_core.contracts.imports import ImportCounts
 from memplane_core.domain.errors import (
     Fault,
     InvalidRequest,
