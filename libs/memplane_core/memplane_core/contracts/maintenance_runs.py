@@ -1,6 +1,6 @@
 """Bodies that start the jobs which keep memories in order, and what each of those jobs works by."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -150,6 +150,7 @@ def params_of(
     as_of = given.as_of if given is not None else None
     if as_of is not None and as_of.year not in _YEARS:
         raise invalid("/as_of", f"must be {_AS_OF}")
+    as_of = as_of and as_of.astimezone(UTC)
     match kind:
         case "priorities":
             rules = _rules(PriorityRules, policy.priorities, given)
