@@ -1,6 +1,7 @@
 """A tenant whose memories are merged, step by step, and everything that is known of them before and after."""
 
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,8 @@ from memplane_maintenance.drain import Drainer, DrainLimits
 from memplane_maintenance.jobs import JobRunner, RunReport, all_jobs
 
 BY = Author("a-key", "a-request")
+
+AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 SENTENCE = (
     "The customer drinks green tea without any sugar every single morning before she walks to her work at the harbour"
@@ -53,6 +56,10 @@ class Merging:
     def runner_over(self, database: Database) -> JobRunner:
         """A worker that sees the database in its own way."""
         return JobRunner(database, all_jobs(database, self.index, self.drainer.drain, profile=self.embedder.profile))
+
+    async def write(self, *texts: str, embedded: bool = True, **fields: Any) -> list[UUID]:
+        """Write memories whose vectors do not depend on the minute at which the test runs."""
+        return await self.desk.write(*texts, embedded=embedded, **{"occurred_at": AT, **fields})
 
     async def ask(self, *, dry_run: bool = False, **params: Any) -> UUID:
         """Queue a run."""

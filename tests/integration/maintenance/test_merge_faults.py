@@ -33,8 +33,8 @@ async def write_clusters(merging: Merging) -> list[UUID]:
     """Three clusters of four, and one memory by itself."""
     ids: list[UUID] = []
     for n in range(3):
-        ids += await merging.desk.write(*copies(4, f"{n} apples. {SENTENCE}"), scene=[f"s{n}"])
-    ids += await merging.desk.write("nothing like it")
+        ids += await merging.write(*copies(4, f"{n} apples. {SENTENCE}"), scene=[f"s{n}"])
+    ids += await merging.write("nothing like it")
     await merging.sql("UPDATE memory_usage SET access_count = 1")
     await merging.settle()
     return ids
@@ -66,7 +66,7 @@ class TestAWorkerThatDies:
         ids = await write_clusters(merging)
         before = await merging.everything()
         while died:
-            dies_at += 4
+            dies_at += 5
             job_id, died = await merging.ask(full=True), False
             try:
                 mortal = MortalDatabase(merging.desk.database, Mortality(dies_at))
@@ -130,7 +130,7 @@ class TestWhatChangesBetweenPlanAndMerge:
         self, merging: Merging, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(merge_job, "_AT_A_TIME", 3)
-        ids = await merging.desk.write(*copies(10))
+        ids = await merging.write(*copies(10))
         dry = await merging.run(dry_run=True)
         assert await merging.run() == dry
         assert await merging.groups(ids) == [set(ids)]
@@ -139,9 +139,9 @@ class TestWhatChangesBetweenPlanAndMerge:
         self, merging: Merging, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(merge_planning, "_STOOD_FOR", 4)
-        ids = await merging.desk.write(*copies(5))
+        ids = await merging.write(*copies(5))
         await merging.run()
-        ids += await merging.desk.write(*copies(7)[5:])
+        ids += await merging.write(*copies(7)[5:])
         assert (await merging.run())["merged"] == 1
         assert sorted(map(len, await merging.groups(ids))) == [2, 5]
 
@@ -173,10 +173,13 @@ class TestTheIndex:
         index.down = False
         assert (await merging.finish(job_id)).result["merged"] == 9
 
-    async def test_of_milvus_names_a_thousand_copies_and_loses_them(self, desk: MemoryDesk, lite: MilvusIndex) -> None:
+    async def test_of_milvus_names_a_thousand_copies_and_loses_them(
+        self, desk: MemoryDesk, lite: MilvusIndex, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(merge_planning, "_WORTH_A_SEARCH", 0)
         merging = Merging(desk, lite, HashEmbedder(window=200))
-        ids = await merging.desk.write(*copies(1_000), user_id="u")
-        others = await merging.desk.write(*(f"note {n} about something else" for n in range(50)), user_id="u")
+        ids = await merging.write(*copies(1_000), user_id="u")
+        others = await merging.write(*(f"note {n} about something else" for n in range(50)), user_id="u")
         result = await merging.run()
         assert (result["clusters"], result["merged"]) == (1, 999)
         await merging.settle()

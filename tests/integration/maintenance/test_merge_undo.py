@@ -26,7 +26,7 @@ async def write_varied(merging: Merging, count: int) -> list[UUID]:
     """Near-copies that differ in all that a merge makes one of."""
     ids: list[UUID] = []
     for n, text in enumerate(copies(count)):
-        ids += await merging.desk.write(
+        ids += await merging.write(
             text, user_id="u", scene=[f"s{n % 3}", f"t{n % 5}"], importance=n / count, priority=n % 5 + 1
         )
     await merging.sql(
@@ -84,8 +84,8 @@ class TestEverythingComesBack:
 
 class TestWhatHasHappenedSince:
     async def test_is_kept(self, merging: Merging) -> None:
-        first = (await merging.desk.write("Ana likes tea", scene=["a"], priority=5, importance=0.2))[0]
-        second = (await merging.desk.write("ana likes tea!", scene=["b"], importance=0.8))[0]
+        first = (await merging.write("Ana likes tea", scene=["a"], priority=5, importance=0.2))[0]
+        second = (await merging.write("ana likes tea!", scene=["b"], importance=0.8))[0]
         await merging.run()
         await merging.desk.edit(first, scene=["z"])
         await merging.sql("UPDATE memory_usage SET access_count = access_count + 4, priority = 1")
@@ -114,10 +114,10 @@ class TestWhatHasHappenedSince:
         assert await merging.sql("SELECT count(*) FROM memory WHERE merges IS NOT NULL") == 0
 
     async def test_a_twin_stands_in_the_way_of_all(self, merging: Merging) -> None:
-        first, second, third = await merging.desk.write("one", "two", "three")
+        first, second, third = await merging.write("one", "two", "three")
         await merging.sql("UPDATE memory SET dedup_key = $2 WHERE id = $1", second, b"k" * 32)
         await merging.merge(first, second, third)
-        await merging.desk.write("two", dedup_key=b"k" * 32)
+        await merging.write("two", dedup_key=b"k" * 32)
         before = await merging.everything()
         with pytest.raises(DuplicateMemory):
             await merging.restore(second, third)

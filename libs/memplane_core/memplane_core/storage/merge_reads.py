@@ -157,23 +157,6 @@ async def standing_for(tenant: TenantId, connection: Connection, ids: Collection
     return {row["id"] for row in rows}
 
 
-async def in_scopes(tenant: TenantId, connection: Connection, scopes: Collection[Scope]) -> set[UUID]:
-    """All active memories of these scopes."""
-    rows = await connection.fetch(
-        f"""
-        SELECT m.id FROM unnest($2::text[], $3::text[], $4::text[]) AS s(user_id, agent_id, memory_type)
-        JOIN memory m ON m.tenant_id = $1 AND m.user_id IS NOT DISTINCT FROM s.user_id
-            AND m.agent_id IS NOT DISTINCT FROM s.agent_id AND m.memory_type = s.memory_type
-        WHERE m.state = 'active' AND {ALIVE}
-        """,
-        tenant,
-        [scope.user_id for scope in scopes],
-        [scope.agent_id for scope in scopes],
-        [scope.memory_type for scope in scopes],
-    )
-    return {row["id"] for row in rows}
-
-
 async def chunks_up_to(tenant: TenantId, connection: Connection, *, generation: int, most: int) -> int:
     """How many chunks of active and hidden memories there are in a generation, counted up to one more than `most`."""
     return await connection.fetchval(
@@ -207,6 +190,32 @@ async def vectors(
         else:
             found[row["memory_id"]].append(row["embedding"])
     return {memory_id: its for memory_id, its in found.items() if memory_id not in lacking}
+
+
+class OwnedVector(msgspec.Struct, frozen=True):
+    """A chunk of an active memory."""
+
+    scope: Scope
+    memory_id: UUID
+    vector: FloatArray
+
+
+async def all_vectors(tenant: TenantId, connection: Connection, *, generation: int) -> list[OwnedVector]:
+    """All vectors of active memories in a generation, in the order of the memories. For few of them."""
+    rows = await connection.fetch(
+        f"""
+        SELECT m.user_id, m.agent_id, m.memory_type, c.memory_id, c.embedding FROM chunk c
+        JOIN memory m ON m.tenant_id = $1 AND m.id = c.memory_id AND m.rev = c.rev AND m.state = 'active' AND {ALIVE}
+        WHERE c.tenant_id = $1 AND c.generation = $2 AND c.embedding IS NOT NULL
+        ORDER BY c.memory_id, c.n
+        """,
+        tenant,
+        generation,
+    )
+    return [
+        OwnedVector(Scope(row["user_id"], row["agent_id"], row["memory_type"]), row["memory_id"], row["embedding"])
+        for row in rows
+    ]
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True):

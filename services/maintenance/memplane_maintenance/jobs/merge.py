@@ -156,8 +156,9 @@ class Merge:
             threshold=memo.threshold,
             guard=run.params(MergeParams).guard,
         )
-        ends_at = time.monotonic() + _STEP_S
         done, result = run.record.done, dict(run.record.result)
+        whole = await self._planner.whole(run.tenant, generation, looked_at=(run.record.total or 0) - done)
+        ends_at = time.monotonic() + _STEP_S
         while True:
             async with self._database.tenant(run.tenant) as connection:
                 seeds = await merge_reads.seeds(
@@ -170,7 +171,7 @@ class Merge:
                     limit=_SEEDS,
                 )
             if seeds:
-                clusters = await self._planner.plan(run.tenant, page, seeds)
+                clusters = await self._planner.plan(run.tenant, page, seeds, whole=whole)
                 async with self._database.tenant(run.tenant) as connection:
                     await run.hold(connection)
                     for cluster in clusters:

@@ -1,5 +1,6 @@
 """What changed memories would be merged with: candidates from the index, confirmed with what Postgres holds."""
 
+import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from memplane_core.domain.ports import VectorIndex
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import merge_reads
 from memplane_core.storage.candidates import SCAN_LIMIT
-from memplane_core.storage.merge_reads import Scope, Seed, Text
+from memplane_core.storage.merge_reads import OwnedVector, Scope, Seed, Text
 from memplane_core.storage.session import Connection, Database
 
 _NEAREST: Final = 24
@@ -24,6 +25,12 @@ _NEAREST: Final = 24
 
 _AT_ONCE: Final = 8
 """Vectors of one call to the index: searches of others wait for as long as it takes."""
+
+_LONGEST_REST_S: Final = 0.5
+"""The index is left alone for as long as it was busy, and no longer than this."""
+
+_WORTH_A_SEARCH: Final = 500
+"""Vectors that are read and multiplied in the time that the index takes for one."""
 
 _TEXTS: Final = 200
 """Texts that are held at a time."""
@@ -68,19 +75,47 @@ class _Read(msgspec.Struct, frozen=True, kw_only=True):
     says: tuple[object, ...]
 
 
+class Whole(msgspec.Struct, frozen=True):
+    """All vectors of one scope: which memory each is of, and shape (chunks, dim)."""
+
+    owners: list[UUID]
+    chunks: FloatArray
+
+
 class Planner:
     """Finds what belongs together.
 
     Args:
         database: Of the memories.
-        index: Names the nearest. Where it cannot, and there are at most `SCAN_LIMIT` chunks, Postgres names all.
+        index: Names the nearest. Where it cannot, or much is looked at, Postgres names all of at most `SCAN_LIMIT`.
     """
 
     def __init__(self, database: Database, index: VectorIndex) -> None:
         self._database = database
         self._index = index
 
-    async def plan(self, tenant: TenantId, page: Page, seeds: Sequence[Seed]) -> list[Cluster]:
+    async def whole(self, tenant: TenantId, generation: Generation, *, looked_at: int) -> dict[Scope, Whole] | None:
+        """All vectors of the tenant, where to look through them costs less than to ask the index so often.
+
+        Args:
+            tenant: Whose.
+            generation: Of which.
+            looked_at: For how many memories the index would be asked.
+        """
+        async with self._database.tenant(tenant) as connection:
+            chunks = await merge_reads.chunks_up_to(tenant, connection, generation=generation.number, most=SCAN_LIMIT)
+        if chunks > min(SCAN_LIMIT, looked_at * _WORTH_A_SEARCH):
+            return None
+        return await self._whole(tenant, generation)
+
+    async def _whole(self, tenant: TenantId, generation: Generation) -> dict[Scope, Whole]:
+        async with self._database.tenant(tenant) as connection:
+            found = await merge_reads.all_vectors(tenant, connection, generation=generation.number)
+        return await asyncio.to_thread(_by_scope, found)
+
+    async def plan(
+        self, tenant: TenantId, page: Page, seeds: Sequence[Seed], *, whole: Mapping[Scope, Whole] | None
+    ) -> list[Cluster]:
         """Clusters among these memories, their nearest, and all that those stand for.
 
         Raises:
@@ -89,32 +124,32 @@ class Planner:
         looked_for = [seed for seed in seeds if seed.vector is not None and not seed.waits and not seed.planned]
         if not looked_for:
             return []
-        named = await self._nominate(tenant, page, looked_for)
+        named = await self._nominate(tenant, page, looked_for, whole=whole)
         async with self._database.tenant(tenant) as connection:
             ids = await merge_reads.standing_for(
                 tenant, connection, named | {seed.place.id for seed in looked_for}, job_id=page.job_id
             )
             vectors = await _vectors(tenant, connection, ids, page=page)
-            near = _near(looked_for, vectors, threshold=page.threshold)
+            near = await asyncio.to_thread(_near, looked_for, vectors, threshold=page.threshold)
             if len(near) < 2:
                 return []
             groups = await _groups(tenant, connection, near, page=page)
             members = {member for group in groups.values() for member in group}
             vectors |= await _vectors(tenant, connection, members - vectors.keys(), page=page)
             read = await _read(tenant, connection, sorted(members), guard=page.guard)
-        return _clusters(groups, vectors, read, threshold=page.threshold)
+        return await asyncio.to_thread(_clusters, groups, vectors, read, threshold=page.threshold)
 
-    async def _nominate(self, tenant: TenantId, page: Page, seeds: Sequence[Seed]) -> set[UUID]:
-        try:
-            return await self._nearest(tenant, page, seeds)
-        except IndexUnavailable:
-            async with self._database.tenant(tenant) as connection:
-                chunks = await merge_reads.chunks_up_to(
-                    tenant, connection, generation=page.generation.number, most=SCAN_LIMIT
-                )
-                if chunks > SCAN_LIMIT:
+    async def _nominate(
+        self, tenant: TenantId, page: Page, seeds: Sequence[Seed], *, whole: Mapping[Scope, Whole] | None
+    ) -> set[UUID]:
+        if whole is None:
+            try:
+                return await self._nearest(tenant, page, seeds)
+            except IndexUnavailable:
+                whole = await self.whole(tenant, page.generation, looked_at=SCAN_LIMIT)
+                if whole is None:
                     raise
-                return await merge_reads.in_scopes(tenant, connection, {seed.scope for seed in seeds})
+        return await asyncio.to_thread(_alike, seeds, whole, threshold=page.threshold)
 
     async def _nearest(self, tenant: TenantId, page: Page, seeds: Sequence[Seed]) -> set[UUID]:
         found: set[UUID] = set()
@@ -130,10 +165,36 @@ class Planner:
                 memory_type=(scope.memory_type,),
             )
             for start in range(0, len(vectors), _AT_ONCE):
+                began = time.monotonic()
                 some = vectors[start : start + _AT_ONCE]
                 answers = await self._index.search_many(tenant, page.generation, some, limit=_NEAREST, where=where)
                 found.update(memory_id for answer in answers for memory_id in answer)
+                await asyncio.sleep(min(time.monotonic() - began, _LONGEST_REST_S))
         return found
+
+
+def _by_scope(found: Iterable[OwnedVector]) -> dict[Scope, Whole]:
+    owned: defaultdict[Scope, list[OwnedVector]] = defaultdict(list)
+    for its in found:
+        owned[its.scope].append(its)
+    return {
+        scope: Whole([its.memory_id for its in some], np.stack([its.vector for its in some]))
+        for scope, some in owned.items()
+    }
+
+
+def _alike(seeds: Sequence[Seed], whole: Mapping[Scope, Whole], *, threshold: float) -> set[UUID]:
+    """Memories with a chunk like the first one of some seed of their scope."""
+    by_scope: defaultdict[Scope, list[FloatArray]] = defaultdict(list)
+    for seed in seeds:
+        if seed.vector is not None and seed.scope in whole:
+            by_scope[seed.scope].append(seed.vector)
+    found: set[UUID] = set()
+    for scope, vectors in by_scope.items():
+        its = whole[scope]
+        best = (np.stack(vectors) @ its.chunks.T >= threshold - _SLACK).any(axis=0)
+        found.update(its.owners[n] for n in np.flatnonzero(best))
+    return found
 
 
 async def _vectors(
