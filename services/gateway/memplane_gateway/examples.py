@@ -82,7 +82,7 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "updateMemory": {"importance": 0.9, "pinned": True},
     "startJob": {"kind": "reindex", "model": "multilingual-e5-small"},
     "startTenantJob": {"kind": "reindex", "model": "multilingual-e5-small"},
-    "startErasure": {"user_id": "ana"},
+    "startErasure": {"user_id": "bert"},
     "activateGeneration": {"grace_s": 604800},
     "createTenant": {"name": "acme"},
     "createKey": _KEY,
