@@ -82,6 +82,9 @@ _RATES: Final[Json] = {
 }
 _READS_ONLY: Final = "The key only reads."
 _ONE_MEMORY: Final = frozenset(("Memory", "WrittenMemory"))
+_REQUIRED: Final = frozenset((("deleteTenant", "name"),))
+"""Parameters that have no default; that they are missing is told by their routes, and not by the framework."""
+
 _PUBLIC: Final = frozenset(("getVersion",))
 
 
@@ -105,8 +108,8 @@ def describe(routes: Sequence[ControllerRouterHandler], *, dependencies: Sequenc
         if path.startswith("/admin/") and method != "get":
             operation["responses"]["403"] = {**operation["responses"]["401"], "description": _READS_ONLY}
         _set_parameters(operation)
-        if operation["security"] != [] and not path.startswith("/admin/"):
-            _set_limits(operation)
+        if operation["security"] != []:
+            _set_limits(operation, rated=not path.startswith("/admin/"))
         _set_answers(operation)
         _set_examples(operation)
     return msgspec.json.encode(document)
@@ -162,12 +165,14 @@ def _set_parameters(operation: Json) -> None:
                 schema.update(kind)
         schema.pop("description", None)
         parameter.pop("allowEmptyValue", None)
+        if (operation["operationId"], parameter["name"]) in _REQUIRED:
+            parameter["required"] = True
 
 
-def _set_limits(operation: Json) -> None:
-    """Whatever a key asks for may come too fast, and a body too slowly, too long, or of another kind."""
+def _set_limits(operation: Json, *, rated: bool) -> None:
+    """Whatever a key asks for may be unreadable or too fast, and a body too slow, too long, or of another kind."""
     for status in (400, 408, 413, 415, 429):
-        if status in (400, 429) or "requestBody" in operation:
+        if status == 400 or (rated if status == 429 else "requestBody" in operation):
             spec = problems(status)[status]
             content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
             operation["responses"].setdefault(str(status), {"description": spec.description, "content": content})
@@ -189,7 +194,11 @@ def _set_answers(operation: Json) -> None:
             headers["ETag"] = _ETAG
         if replays and int(status) < 400:
             headers["Idempotency-Replayed"] = _REPLAYED
-        if status == "202" and _ref(schema) in ("JobView", "ErasureView") and not operation["operationId"].startswith("cancel"):
+        if (
+            status == "202"
+            and _ref(schema) in ("JobView", "ErasureView")
+            and not operation["operationId"].startswith("cancel")
+        ):
             headers["Location"] = _LOCATION
         if status in ("429", "503"):
             headers["Retry-After"] = _RETRY_AFTER
