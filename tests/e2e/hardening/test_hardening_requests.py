@@ -123,6 +123,12 @@ class TestJson:
         assert answer.status == status, answer
         assert [fault["pointer"] for fault in answer.problem.get("errors", [])][:1] == [pointer] * (pointer is not None)
 
+    def test_a_long_batch_is_looked_through_to_its_end(self, door: Door) -> None:
+        item = b'{"content": "' + b"x" * 30_000 + b'"},'
+        body = b'{"memories": [' + item * 20 + b'{"content": "a", "user_id": "b", "user_id": "c"}]}'
+        answer = door.ask("POST", "/v1/memories/batch", body=body)
+        assert (answer.status, answer.problem["errors"][0]["pointer"]) == (422, "/memories/20/user_id")
+
     @pytest.mark.parametrize(
         "filters",
         [

@@ -6,8 +6,7 @@ Time counts only while the service waits for the client. A transfer may take `pa
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Final, cast
 
 from litestar.types import HTTPReceiveMessage, HTTPSendMessage, Receive, Send
@@ -58,25 +57,30 @@ class Pace:
     def sending(self, send: Send) -> Send:
         """`send`, which hands long bodies over in pieces and raises ClientTooSlow where they are not read."""
         clock = _Clock(self._patience_s, self._min_bytes_s)
+        streams = False
 
-        async def put(message: HTTPSendMessage) -> None:
+        async def put(piece: bytes, *, more: bool) -> None:
             try:
                 async with clock.waiting():
-                    await send(message)
+                    await send({"type": "http.response.body", "body": piece, "more_body": more})
             except TimeoutError:
                 raise ClientTooSlow(f"an answer was not read within {clock.allowed_s:.0f} s") from None
+            clock.count(len(piece))
 
         async def paced(message: HTTPSendMessage) -> None:
+            nonlocal streams
             if message["type"] != "http.response.body":
                 await send(message)
                 return
             body, more = message.get("body", b""), message.get("more_body", False)
+            streams = streams or more or len(body) > PIECE_BYTES
+            if not streams:  # the server takes one piece at once
+                await send(message)
+                return
             while len(body) > PIECE_BYTES:
                 piece, body = body[:PIECE_BYTES], body[PIECE_BYTES:]
-                await put({"type": "http.response.body", "body": piece, "more_body": True})
-                clock.count(len(piece))
-            await put({"type": "http.response.body", "body": body, "more_body": more})
-            clock.count(len(body))
+                await put(piece, more=True)
+            await put(body, more=more)
 
         return cast("Send", paced)
 
@@ -93,12 +97,33 @@ class _Clock:
         """Allow for `size` bytes that came through."""
         self.allowed_s += size * self._per_byte_s
 
-    @asynccontextmanager
-    async def waiting(self) -> AsyncGenerator[None]:
-        """Time what is done inside. Raises TimeoutError as soon as that is more than is allowed."""
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(self.allowed_s - self._waited_s):
-                yield
-        finally:
-            self._waited_s += time.monotonic() - began
+    def waiting(self) -> "_Waiting":
+        """Time what is done inside of a `with`. Raises TimeoutError as soon as that is more than is allowed."""
+        return _Waiting(self)
+
+    @property
+    def left_s(self) -> float:
+        """How long may still be waited."""
+        return self.allowed_s - self._waited_s
+
+    def spend(self, seconds: float) -> None:
+        """Take off what was waited."""
+        self._waited_s += seconds
+
+
+class _Waiting:
+    """A class, as a generator would cost every request more than all the rest of this."""
+
+    def __init__(self, clock: _Clock) -> None:
+        self._clock = clock
+        self._timeout = asyncio.timeout(clock.left_s)
+        self._began = time.monotonic()
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._clock.spend(time.monotonic() - self._began)
+        await self._timeout.__aexit__(kind, error, at)

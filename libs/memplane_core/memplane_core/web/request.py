@@ -1,5 +1,6 @@
 """The request as our handlers see it."""
 
+import asyncio
 from typing import Any, Final, cast
 
 from litestar import Request
@@ -10,6 +11,9 @@ from memplane_core.domain.errors import Forbidden, MalformedRequest, PayloadTooL
 from memplane_core.domain.tenancy import Principal, Scope
 from memplane_core.web.bodies import decode_json, refuse_repeated_keys
 from memplane_core.web.shape import check_json
+
+_LONG_BYTES: Final = 256 * 1024
+"""From here on to look for repeated keys takes so long that other requests go on meanwhile."""
 
 STRICT_JSON: Final = "strict_json"
 """Handler option: bodies must say that they are JSON, and no key of an object may be given twice."""
@@ -41,7 +45,9 @@ class ServiceRequest(Request[None, None, Any]):
         if strict and body:
             check_json(self.headers.get("content-type"))
         decoded = decode_json(body, cast("type[Any]", field.annotation if field else Any))
-        if strict:
+        if strict and len(body) > _LONG_BYTES:
+            await asyncio.to_thread(refuse_repeated_keys, body)
+        elif strict:
             refuse_repeated_keys(body)
         return decoded
 
