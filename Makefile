@@ -12,7 +12,7 @@ MODELS := build/models/.built
 MILVUS_SERVER := .venvs/.milvus-server
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint audit bench eval clean lock
+.PHONY: help setup run demo test lint audit bench fuzz eval clean lock
 
 help: ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 8
@@ -50,6 +50,9 @@ AUDIT_IGNORED :=
 
 bench: setup $(MILVUS_SERVER) ## writes and searches, timed beside their peers; ARGS="--quick --store lite" and more
 	@exec $(BIN)/python -m tests.bench $(ARGS)
+
+fuzz: setup ## requests made up from the OpenAPI document, for as long as it takes; EXAMPLES= is how many an operation
+	MEMPLANE_FUZZ_EXAMPLES=$(or $(EXAMPLES),300) $(BIN)/pytest tests/contract/test_fuzz.py -v
 
 eval: setup ## recall beside baselines, over the data of docs/evaluation.md; ARGS="--quick --models bge-small-en-v1.5"
 	@exec $(BIN)/python -m tests.eval $(ARGS)

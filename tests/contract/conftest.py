@@ -44,6 +44,7 @@ class Tenant(msgspec.Struct, frozen=True):
     """A tenant and a key of it that may do everything."""
 
     id: str
+    name: str
     key: str
     key_id: str
 
@@ -69,6 +70,7 @@ class Installation:
             "MEMPLANE_REDIS__CACHE_URL": valkey.url,
             "MEMPLANE_MILVUS__URI": milvus.uri,
             "MEMPLANE_TRUST__INTERNAL_SECRET": "internal secret of the tests, long enough",
+            "MEMPLANE_WRITE__WAIT_INDEX_S": "0.2",  # nobody indexes
         }
         embedding = running.enter_context(ServiceProcess("memplane_embedding", env=self.env))
         self.env["MEMPLANE_ENDPOINTS__EMBEDDING_URL"] = embedding.url
@@ -99,7 +101,7 @@ class Installation:
         name = f"tenant {secrets.token_hex(6)}"
         tenant: str = self.admin("POST", "/admin/v1/tenants", json={"name": name}).raise_for_status().json()["id"]
         made = self.make_key(tenant, *sorted(SCOPES))
-        return Tenant(tenant, made["key"], made["id"])
+        return Tenant(tenant, name, made["key"], made["id"])
 
     def make_key(self, tenant: str, *scopes: str, **wanted: Any) -> Json:
         """A new key of a tenant as the admin route answers."""
@@ -131,7 +133,10 @@ class Installation:
         return Things(self.document, send, known={"tenant_id": tenant.id}, others=self._others(tenant))
 
     def _others(self, tenant: Tenant) -> Mapping[str, Callable[[], str]]:
-        """How to make what no POST makes, by the name of the parameter that stands for it."""
+        """How to make what no POST and no example is.
+
+        By the name of a parameter in a path, of an operation and a parameter of it, or by the type of a body.
+        """
 
         def kept_generation() -> str:
             self.value(
@@ -143,7 +148,14 @@ class Installation:
             )
             return "2"
 
-        return {"number": kept_generation}
+        def export() -> str:
+            return self.base.get("/v1/export", headers=bearer(tenant.key)).raise_for_status().text
+
+        return {
+            "number": kept_generation,
+            "application/x-ndjson": export,
+            "deleteTenant name": lambda: tenant.name,
+        }
 
     def traces(self, tenant: str = "") -> Mapping[str, tuple[int, str]]:
         """How many rows each table has, and a number that changes with them; of one tenant where it is named.

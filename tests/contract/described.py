@@ -95,8 +95,7 @@ class Request(msgspec.Struct, frozen=True):
     content: bytes | None
 
 
-MakeId = Callable[[str, Mapping[str, str]], str]
-"""Makes something that a parameter of this name can stand for, where those before it have these values."""
+Given = Mapping[str, Callable[[], str]]
 
 
 class Document:
@@ -125,21 +124,28 @@ class Document:
         """The operation of that method and path template."""
         return next((one for one in self.operations if (one.method, one.path) == (method, path)), None)
 
-    def request(self, operation: Operation, ids: Mapping[str, str], *, memories: list[str]) -> Request:
+    def request(
+        self, operation: Operation, ids: Mapping[str, str], *, memories: list[str], given: Given | None = None
+    ) -> Request:
         """A request that is right.
 
         Args:
             operation: What is asked for.
             ids: Values of the parameters in the path.
             memories: Ids of memories that stand in for those of the examples.
+            given: How a body is made that no example can be, by its content type; and a parameter, by its operation
+                and its name.
         """
         path = _PARAMETER.sub(lambda match: quote(ids[match[1]], safe=""), operation.path)
-        query = {
-            one["name"]: str(self.value(one["schema"], at=f"{operation}: {one['name']}"))
-            for one in operation.described.get("parameters", [])
-            if one["in"] == "query" and one.get("required")
-        }
-        kind, content = self._body(operation, memories)
+        given = given or {}
+        query: dict[str, str] = {}
+        for one in operation.described.get("parameters", []):
+            name = f"{operation.id} {one['name']}"
+            if name in given:
+                query[one["name"]] = given[name]()
+            elif one["in"] == "query" and one.get("required"):
+                query[one["name"]] = str(self.value(one["schema"], at=name))
+        kind, content = self._body(operation, memories, given)
         headers = {} if kind is None else {"Content-Type": kind}
         return Request(operation.method, path, query, headers, content)
 
@@ -169,9 +175,11 @@ class Document:
             case _:
                 raise Unprepared(f"{at}: no value can be made up for {schema}; give an example in gateway/examples.py")
 
-    def _body(self, operation: Operation, memories: list[str]) -> tuple[str | None, bytes | None]:
+    def _body(self, operation: Operation, memories: list[str], given: Given) -> tuple[str | None, bytes | None]:
         content = cast("dict[str, Json]", operation.described.get("requestBody", {}).get("content", {}))
         for kind, body in content.items():
+            if kind in given:
+                return kind, given[kind]().encode()
             examples = list(body.get("examples", {}).values())
             example = examples[0]["value"] if examples else self.value(body["schema"], at=str(operation))
             text = example if isinstance(example, str) and kind != JSON else msgspec.json.encode(example).decode()
@@ -186,7 +194,7 @@ class Things:
         document: Knows that POST.
         send: Sends a request with a key that may; its answer's JSON.
         known: Values that are there already, by parameter.
-        others: How else a value is made, by parameter.
+        others: How else a value is made, by parameter; and bodies that no example can be, by content type.
 
     Attributes:
         known: And all that were made, by parameter.
@@ -211,7 +219,8 @@ class Things:
 
     def request(self, operation: Operation, ids: Mapping[str, str] | None = None) -> Request:
         """A request that is right, with `ids` in its path where they are given."""
-        return self._document.request(operation, self.ids(operation) if ids is None else ids, memories=self.memories())
+        path = self.ids(operation) if ids is None else ids
+        return self._document.request(operation, path, memories=self.memories(), given=self._others)
 
     def memories(self) -> list[str]:
         """Ids of two memories of the tenant."""
