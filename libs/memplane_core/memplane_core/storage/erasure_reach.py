@@ -162,7 +162,8 @@ async def blank_history(tenant: TenantId, connection: Connection, *, who: Subjec
         f"""
         WITH moved AS MATERIALIZED (
             SELECT DISTINCT memory_id FROM history
-            WHERE tenant_id = $1 AND (changes ->> 'user_id' = $2 OR changes ->> 'agent_id' = $3)
+            WHERE tenant_id = $1 AND changes ?| '{{user_id,agent_id}}'::text[]
+              AND (changes ->> 'user_id' = $2 OR changes ->> 'agent_id' = $3)
         ), theirs AS MATERIALIZED (
             SELECT h.memory_id, h.version FROM moved
             JOIN history h ON h.tenant_id = $1 AND h.memory_id = moved.memory_id
