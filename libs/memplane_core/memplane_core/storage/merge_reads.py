@@ -60,43 +60,70 @@ async def seeds(
     limit: int,
 ) -> list[Seed]:
     """The active memories that were changed next after a place and not after `until`, in that order."""
-    rows = await connection.fetch(
+    page = await connection.fetch(
         f"""
-        WITH page AS MATERIALIZED (
-            SELECT m.id, m.rev, m.updated_at, m.user_id, m.agent_id, m.memory_type FROM memory m
-            WHERE m.tenant_id = $1 AND m.state = 'active' AND (m.updated_at, m.id) > ($4::timestamptz, $5::uuid)
-              AND m.updated_at <= $6 AND {ALIVE}
-            ORDER BY m.updated_at, m.id LIMIT $7
-        )
-        SELECT p.id, p.updated_at, p.user_id, p.agent_id, p.memory_type, c.embedding,
-            o.memory_id IS NOT NULL AND o.failed_at IS NULL
-                AND (o.done_at IS NULL OR o.fresh_until > statement_timestamp()) AS waits,
-            coalesce(l.survivor_id <> p.id, false) AS planned
-        FROM page p
-        LEFT JOIN outbox o ON o.tenant_id = $1 AND o.memory_id = p.id AND o.generation = $3 AND o.rev = p.rev
-            AND o.op || '' = 'upsert'
-        LEFT JOIN chunk c ON c.tenant_id = $1 AND c.memory_id = p.id AND c.generation = $3 AND c.n = 0 AND c.rev = p.rev
-        LEFT JOIN merge_plan l ON l.tenant_id = $1 AND l.job_id = $2 AND l.memory_id = p.id
-        ORDER BY p.updated_at, p.id
+        SELECT m.id, m.rev, m.updated_at, m.user_id, m.agent_id, m.memory_type FROM memory m
+        WHERE m.tenant_id = $1 AND m.state = 'active' AND (m.updated_at, m.id) > ($2::timestamptz, $3::uuid)
+          AND m.updated_at <= $4 AND {ALIVE}
+        ORDER BY m.updated_at, m.id LIMIT $5
         """,
         tenant,
-        job_id,
-        generation,
         after.at,
         after.id,
         until,
         limit,
     )
+    # By their keys, one table after the other: from a join the planner, which may know nothing of a tenant yet, takes
+    # to reading the whole of one of them for each row of another.
+    ids = [row["id"] for row in page]
+    chunks = await connection.fetch(
+        """
+        SELECT memory_id, rev, embedding FROM chunk
+        WHERE tenant_id = $1 AND generation = $2 AND memory_id = ANY($3::uuid[]) AND n = 0
+        """,
+        tenant,
+        generation,
+        ids,
+    )
+    waiting = await connection.fetch(
+        """
+        SELECT memory_id, rev FROM outbox
+        WHERE tenant_id = $1 AND generation = $2 AND memory_id = ANY($3::uuid[]) AND op || '' = 'upsert'
+          AND failed_at IS NULL AND (done_at IS NULL OR fresh_until > statement_timestamp())
+        """,
+        tenant,
+        generation,
+        ids,
+    )
+    planned = await _planned(tenant, connection, ids, job_id=job_id)
+    first = {(row["memory_id"], row["rev"]): row["embedding"] for row in chunks}
+    waits = {(row["memory_id"], row["rev"]) for row in waiting}
     return [
         Seed(
             place=Place(row["updated_at"], row["id"]),
             scope=Scope(row["user_id"], row["agent_id"], row["memory_type"]),
-            waits=row["waits"],
-            planned=row["planned"],
-            vector=row["embedding"],
+            waits=(row["id"], row["rev"]) in waits,
+            planned=planned.get(row["id"], row["id"]) != row["id"],
+            vector=first.get((row["id"], row["rev"])),
         )
-        for row in rows
+        for row in page
     ]
+
+
+async def _planned(
+    tenant: TenantId, connection: Connection, ids: Collection[UUID], *, job_id: UUID
+) -> dict[UUID, UUID]:
+    """By memory, the one that is to stand for it by the plan; it itself, where it stays."""
+    rows = await connection.fetch(
+        """
+        SELECT memory_id, survivor_id FROM merge_plan
+        WHERE tenant_id = $1 AND job_id = $2 AND memory_id = ANY($3::uuid[])
+        """,
+        tenant,
+        job_id,
+        list(ids),
+    )
+    return {row["memory_id"]: row["survivor_id"] for row in rows}
 
 
 async def unsettled(tenant: TenantId, connection: Connection, *, generation: int, until: datetime) -> bool:
@@ -137,24 +164,22 @@ async def standing_for(tenant: TenantId, connection: Connection, ids: Collection
 
     The index may still name what was merged away: its like are those of what it was merged into.
     """
-    rows = await connection.fetch(
-        f"""
-        WITH RECURSIVE up AS (
-            SELECT m.id, m.state, m.merged_into FROM memory m WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[])
-            UNION
-            SELECT m.id, m.state, m.merged_into FROM up JOIN memory m ON m.tenant_id = $1 AND m.id = up.merged_into
-            WHERE up.state = 'merged'
+    active: set[UUID] = set()
+    looked_at, hits = set[UUID](), set(ids)
+    while hits:
+        rows = await connection.fetch(
+            f"""
+            SELECT m.id, m.state, m.merged_into FROM memory m
+            WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[]) AND {ALIVE}
+            """,
+            tenant,
+            list(hits),
         )
-        SELECT DISTINCT m.id FROM up
-        LEFT JOIN merge_plan l ON l.tenant_id = $1 AND l.job_id = $3 AND l.memory_id = up.id
-        JOIN memory m ON m.tenant_id = $1 AND m.id = coalesce(l.survivor_id, up.id)
-        WHERE up.state = 'active' AND m.state = 'active' AND {ALIVE}
-        """,
-        tenant,
-        list(ids),
-        job_id,
-    )
-    return {row["id"] for row in rows}
+        looked_at |= hits
+        active.update(row["id"] for row in rows if row["state"] == "active")
+        hits = {row["merged_into"] for row in rows if row["state"] == "merged"} - looked_at - {None}
+    planned = await _planned(tenant, connection, active, job_id=job_id)
+    return {planned.get(memory_id, memory_id) for memory_id in active}
 
 
 async def chunks_up_to(tenant: TenantId, connection: Connection, *, generation: int, most: int) -> int:
@@ -270,23 +295,30 @@ async def stood_for(
     """By memory, all that it stands for now or will by the plan, itself among them; counted up to `most` in all."""
     rows = await connection.fetch(
         """
-        WITH RECURSIVE down AS (
-            SELECT s.id AS root, s.id FROM unnest($2::uuid[]) AS s(id)
-            UNION
-            SELECT l.survivor_id, l.memory_id FROM merge_plan l
-            WHERE l.tenant_id = $1 AND l.job_id = $3 AND l.survivor_id = ANY($2::uuid[])
-            UNION
-            SELECT down.root, m.id FROM down
-            JOIN memory m ON m.tenant_id = $1 AND m.merged_into = down.id AND m.state = 'merged'
-        )
-        SELECT root, id FROM down LIMIT $4
+        SELECT memory_id, survivor_id FROM merge_plan
+        WHERE tenant_id = $1 AND job_id = $2 AND survivor_id = ANY($3::uuid[]) LIMIT $4
         """,
         tenant,
-        list(ids),
         job_id,
+        list(ids),
         most,
     )
+    root = {memory_id: memory_id for memory_id in ids} | {row["memory_id"]: row["survivor_id"] for row in rows}
+    above = list(root)
+    while above and len(root) < most:
+        rows = await connection.fetch(
+            """
+            SELECT id, merged_into FROM memory
+            WHERE tenant_id = $1 AND merged_into = ANY($2::uuid[]) AND state = 'merged' LIMIT $3
+            """,
+            tenant,
+            above,
+            most - len(root),
+        )
+        below = {row["id"]: root[row["merged_into"]] for row in rows if row["id"] not in root}
+        root |= below
+        above = list(below)
     found: defaultdict[UUID, set[UUID]] = defaultdict(set)
-    for row in rows:
-        found[row["root"]].add(row["id"])
+    for memory_id, of in root.items():
+        found[of].add(memory_id)
     return dict(found)

@@ -228,7 +228,7 @@ async def _groups(
     """By memory, all that it stands for; those that stand for too many are left out."""
     most = 2 * _STOOD_FOR
     groups = await merge_reads.stood_for(tenant, connection, ids, job_id=page.job_id, most=most)
-    if sum(map(len, groups.values())) == most:  # cut off: one after the other tells which are too large
+    if sum(map(len, groups.values())) >= most:  # cut off: one after the other tells which are too large
         for memory_id in ids:
             one = await merge_reads.stood_for(tenant, connection, [memory_id], job_id=page.job_id, most=_STOOD_FOR + 1)
             groups |= one
