@@ -24,10 +24,14 @@ _OPEN: Final = f"""
           AND (e.user_id IS NULL OR e.user_id = m.user_id) AND (e.agent_id IS NULL OR e.agent_id = m.agent_id))
 """
 
-# No id is empty. Spelled so the two can be joined by hash.
+# Looked up by its key for each memory: a join is planned as a loop over all of `reflection` where nothing is known of
+# the tables yet. No id is empty. CASE, for under row-level security COALESCE keeps an index from being used.
 _NOT_SEEN: Final = f"""
-    memory m LEFT JOIN reflection r ON r.tenant_id = $1 AND coalesce(r.user_id, '') = coalesce(m.user_id, '')
-        AND coalesce(r.agent_id, '') = coalesce(m.agent_id, '')
+    memory m LEFT JOIN LATERAL (
+        SELECT seen_at, seen_id FROM reflection
+        WHERE tenant_id = $1 AND user_id = CASE WHEN m.user_id IS NULL THEN '' ELSE m.user_id END
+          AND agent_id = CASE WHEN m.agent_id IS NULL THEN '' ELSE m.agent_id END LIMIT 1
+    ) r ON true
     WHERE {_OPEN} AND NOT (m.memory_type = '{INSIGHT}' AND m.source IS NOT DISTINCT FROM '{SOURCE}')
       AND m.created_at <= $2 AND (r.seen_at IS NULL OR (m.created_at, m.id) > (r.seen_at, r.seen_id))
 """
@@ -192,8 +196,8 @@ async def mark_seen(tenant: TenantId, connection: Connection, whose: Whose, *, l
         DO UPDATE SET seen_at = excluded.seen_at, seen_id = excluded.seen_id
         """,
         tenant,
-        whose.user_id,
-        whose.agent_id,
+        whose.user_id or "",
+        whose.agent_id or "",
         last.created_at,
         last.id,
     )
