@@ -12,7 +12,7 @@ MODELS := build/models/.built
 MILVUS_SERVER := .venvs/.milvus-server
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint audit bench fuzz eval clean lock
+.PHONY: help setup run demo test lint audit bench fuzz eval drill clean lock
 
 help: ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 8
@@ -56,6 +56,9 @@ fuzz: setup ## requests made up from the OpenAPI document, for as long as it tak
 
 eval: setup ## recall beside baselines, over the data of docs/evaluation.md; ARGS="--quick --models bge-small-en-v1.5"
 	@exec $(BIN)/python -m tests.eval $(ARGS)
+
+drill: setup ## lose an installation, restore it from its backup, and compare; ARGS="--memories 2000"
+	@exec $(BIN)/memplane drill $(ARGS)
 
 clean: ## remove what was built; data in .memplane stays
 	rm -rf $(VENV) .venvs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -76,7 +76,7 @@ class Api:
                 f"no answer from {self.url} ({reason}): start it with `memplane up`, or name another with --url"
             ) from error
         if response.status_code >= 400:
-            raise ApiError(_problem(response), status=response.status_code)
+            raise ApiError(problem_of(response), status=response.status_code)
         return response.content
 
 
@@ -159,7 +159,8 @@ def _page(cursor: str | None) -> dict[str, str]:
     return {"limit": str(_PAGE), **({"cursor": cursor} if cursor else {})}
 
 
-def _problem(response: httpx2.Response) -> str:
+def problem_of(response: httpx2.Response) -> str:
+    """What a refusal says, in one line for people."""
     try:
         problem = msgspec.json.decode(response.content, type=_Problem)
     except msgspec.MsgspecError:

@@ -11,6 +11,7 @@ from pydantic import SecretStr, ValidationError
 from rich.console import Console
 
 from memplane_core.settings import PostgresSettings, SslMode
+from memplane_standalone import cli_data
 from memplane_standalone.admin import ApiError
 from memplane_standalone.cli_admin import keys, tenants
 from memplane_standalone.cli_erase import erase
@@ -36,6 +37,7 @@ app.command(reindex)
 app.command(rebuild_index)
 app.command(erase)
 app.command(demo)
+cli_data.add_to(app)
 models = App(name="models", help="The embedding models that travel with Memplane.")
 app.command(models)
 
