@@ -11,7 +11,7 @@ import pytest
 from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.stack import Stack, StackTenant
 
-PATIENCE_S: Final = 1.0
+PATIENCE_S: Final = 2.0
 HEADER_TIMEOUT_S: Final = 2.0
 INTERNAL_SECRET: Final = "marker-internal-secret-of-these-tests-0123456789"
 ORIGIN: Final = "https://app.example"
