@@ -4,6 +4,7 @@ import math
 from itertools import pairwise
 
 import pytest
+from tests.bench.priority_plot import FILE, draw
 
 from memplane_core.domain.priority import LEAST_AGE_H, PriorityRules, Usage, activation, deserved, stepped
 
@@ -67,3 +68,7 @@ class TestStepped:
         best, worst = used(365, every_days=1), used(365)
         assert [stepped(priority, best, RULES) for priority in range(1, 6)] == [2, 3, 4, 5, 5]
         assert [stepped(priority, worst, RULES) for priority in range(1, 6)] == [1, 1, 2, 3, 4]
+
+
+def test_the_plot_in_the_docs_shows_the_rules_as_they_are() -> None:
+    assert FILE.read_text() == draw(), "draw it anew: python -m tests.bench.priority_plot"
