@@ -10,7 +10,6 @@ import asyncio
 import hmac
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
-from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -22,7 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from memplane_core.clients.vector_cache import DROPS_KEY, LOOK_EVERY_S, cache_prefix
+from memplane_core.clients.vector_cache import DROPS_KEY, LOOK_EVERY_S, cache_prefix, prefix_of
 from memplane_core.domain.embedding import EmbedItem, InputType, Window
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
@@ -194,8 +193,8 @@ class VectorCache:
             known = await shared.drops()
             for tenant, at in known.items():
                 if self._drops.get(tenant) != at:
-                    self._forget(cache_prefix(TenantId(UUID(tenant.decode()))))
-            self._drops = {**self._drops, **known}
+                    self._forget(prefix_of(tenant))
+            self._drops = known or self._drops
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _forget(self, prefix: bytes) -> None:

@@ -348,6 +348,6 @@ class TestDeath:
             assert await erasing.held() == set(), n
             if not died:
                 break
-            n += 4
+            n += 7
         assert n > 40
         assert await erasing.owners() == set()

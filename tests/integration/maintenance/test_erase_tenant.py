@@ -201,5 +201,5 @@ async def test_a_worker_may_die_at_any_moment(desk: MemoryDesk, embedder: HashEm
             assert await own.sql(f"SELECT FROM {table}") == [], (moment, table)
         if not died:
             break
-        moment += 9
+        moment += 17
     assert moment > 80

@@ -25,7 +25,12 @@ _PAGE: Final = 5_000
 
 def cache_prefix(tenant: TenantId) -> bytes:
     """What the names of all entries of a tenant begin with."""
-    return _PREFIX + tenant.hex.encode() + b":"
+    return prefix_of(tenant.hex.encode())
+
+
+def prefix_of(tenant_hex: bytes) -> bytes:
+    """The same of a tenant as `DROPS_KEY` names it."""
+    return _PREFIX + tenant_hex + b":"
 
 
 async def drop_vectors(tenant: TenantId, cache: Redis) -> int:
