@@ -240,7 +240,7 @@ class MilvusIndex:
     async def compact(self, tenant: TenantId, generation: Generation) -> bool:
         """Ask the server to write down what is in its memory, and to give back the room of rows that were removed.
 
-        It does the latter in its own time. False where it refuses, as for a collection that is absent.
+        It does the latter in its own time. False where it refuses.
         """
         _own(tenant, generation)
         try:
