@@ -37,6 +37,7 @@ class Service:
         self.reranker = WordReranker()
         self.kicker = RecordingKicker()
         self.meter: TokenMeter | None = None
+        self.touches = Touches(Redis.from_url("redis://127.0.0.1:1/0"))
         self._settings = settings
         self._tokens = InternalTokens(SECRET)
 
@@ -51,7 +52,7 @@ class Service:
                 embedder=self.embedder,
                 reranker=self.reranker,
                 kicker=self.kicker,
-                touches=Touches(Redis.from_url("redis://127.0.0.1:1/0")),
+                touches=self.touches,
                 meter=self.meter,
             )
 
