@@ -198,7 +198,7 @@ class TestInsights:
         await write("b1", user_id="bob", importance=0.9)
         await write("n1", "n2", importance=0.6)
         assert await reflecting.run() == {"reflections": 2, "insights": 2}
-        assert [set(shown_to(question)) for question in reflecting.chat.questions] == [{"a1", "a2"}, {"n1", "n2"}]
+        assert [set(shown_to(question)) for question in reflecting.chat.questions] == [{"n1", "n2"}, {"a1", "a2"}]
         assert await reflecting.run() == {}
         await write("a3", user_id="ana", importance=0.9)
         await write("b2", user_id="bob", importance=0.2)
@@ -305,7 +305,7 @@ class TestInsights:
         await reflecting.desk.write("mine", user_id="ana", importance=1.0)
         await reflecting.desk.write("an agent's", user_id="ana", agent_id="bot", importance=1.0)
         assert (await reflecting.run())["reflections"] == 2
-        assert reflecting.asked_about() == ["an agent's", "mine"]
+        assert reflecting.asked_about() == ["mine", "an agent's"]
 
 
 class TestDeath:

@@ -62,20 +62,26 @@ class Whose(msgspec.Struct, frozen=True):
     agent_id: str | None
 
 
-class Outlook(msgspec.Struct, frozen=True):
-    """What a run would ask about.
+class Gathered(msgspec.Struct, frozen=True):
+    """Whose memories there are to reflect upon, how many, and the sum of their importance."""
 
-    Attributes:
-        unscored: Memories to be scored.
-        scopes: Users and agents whose memories are to be reflected upon.
-        memories: Those memories.
-        pages: Questions that they take.
-    """
-
-    unscored: int
-    scopes: int
+    whose: Whose
     memories: int
-    pages: int
+    importance: float
+
+
+class GatheredPage(msgspec.Struct, frozen=True):
+    """What some memories come to; `last` of them in the order of ids, None where none are left behind them."""
+
+    gathered: list[Gathered]
+    last: UUID | None
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """Memories to reflect upon next; `importance` is that of all there are, also of those left for later."""
+
+    texts: list[Text]
+    importance: float
 
 
 async def age_s(tenant: TenantId, connection: Connection, *, since: datetime) -> float:
@@ -117,49 +123,50 @@ async def pass_over(tenant: TenantId, connection: Connection, texts: Sequence[Te
     )
 
 
-async def outlook(tenant: TenantId, connection: Connection, *, until: datetime, threshold: float, page: int) -> Outlook:
-    """What there is to be done about memories made up to `until`; `page` memories are reflected upon at once."""
-    unscored = await connection.fetchval(
-        f"SELECT count(*) FROM memory m WHERE {_OPEN} AND m.unscored AND m.created_at <= $2", tenant, until
+async def count_unscored(tenant: TenantId, connection: Connection, *, until: datetime) -> int:
+    """How many memories made up to `until` a model is to say the importance of."""
+    return int(
+        await connection.fetchval(
+            f"SELECT count(*) FROM memory m WHERE {_OPEN} AND m.unscored AND m.created_at <= $2", tenant, until
+        )
     )
-    row = await connection.fetchrow(
-        f"""
-        SELECT count(*) AS scopes, coalesce(sum(memories), 0)::bigint AS memories,
-            coalesce(sum(ceil(memories::float8 / $4)), 0)::bigint AS pages
-        FROM (SELECT count(*) AS memories FROM {_NOT_SEEN} GROUP BY m.user_id, m.agent_id
-              HAVING sum(m.importance) >= $3) due
+
+
+async def gathered_page(
+    tenant: TenantId, connection: Connection, *, until: datetime, after: UUID | None, limit: int
+) -> GatheredPage:
+    """Add up the next `limit` memories behind `after`: those made up to `until` that nobody has reflected upon."""
+    last = await connection.fetchval(
+        """
+        SELECT id FROM memory WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id > $2)
+        ORDER BY id OFFSET $3::bigint - 1 LIMIT 1
         """,
         tenant,
-        until,
-        threshold,
-        page,
+        after,
+        limit,
     )
-    assert row is not None
-    return Outlook(unscored, row["scopes"], row["memories"], row["pages"])
-
-
-async def next_whose(tenant: TenantId, connection: Connection, *, until: datetime, threshold: float) -> Whose | None:
-    """A user and agent whose memories, made up to `until`, have gathered enough importance since the last time."""
-    row = await connection.fetchrow(
-        f"""
-        SELECT m.user_id, m.agent_id FROM {_NOT_SEEN} GROUP BY m.user_id, m.agent_id
-        HAVING sum(m.importance) >= $3 ORDER BY m.user_id, m.agent_id LIMIT 1
-        """,
-        tenant,
-        until,
-        threshold,
-    )
-    return None if row is None else Whose(row["user_id"], row["agent_id"])
-
-
-async def sources_of(
-    tenant: TenantId, connection: Connection, whose: Whose, *, until: datetime, limit: int
-) -> list[Text]:
-    """The next memories to reflect upon, those first that were made first."""
     rows = await connection.fetch(
         f"""
-        SELECT {_COLUMNS} FROM {_NOT_SEEN}
-          AND m.user_id IS NOT DISTINCT FROM $3 AND m.agent_id IS NOT DISTINCT FROM $4
+        SELECT m.user_id, m.agent_id, count(*) AS memories, sum(m.importance) AS importance FROM {_NOT_SEEN}
+          AND ($3::uuid IS NULL OR m.id > $3) AND ($4::uuid IS NULL OR m.id <= $4)
+        GROUP BY m.user_id, m.agent_id
+        """,
+        tenant,
+        until,
+        after,
+        last,
+    )
+    gathered = [Gathered(Whose(row["user_id"], row["agent_id"]), row["memories"], row["importance"]) for row in rows]
+    return GatheredPage(gathered, last)
+
+
+async def sources_of(tenant: TenantId, connection: Connection, whose: Whose, *, until: datetime, limit: int) -> Sources:
+    """The next memories of somebody to reflect upon, those first that were made first."""
+    user = "m.user_id IS NULL AND $3::text IS NULL" if whose.user_id is None else "m.user_id = $3"
+    agent = "m.agent_id IS NULL AND $4::text IS NULL" if whose.agent_id is None else "m.agent_id = $4"
+    rows = await connection.fetch(
+        f"""
+        SELECT {_COLUMNS}, sum(m.importance) OVER () AS gathered FROM {_NOT_SEEN} AND {user} AND {agent}
         ORDER BY m.created_at, m.id LIMIT $5
         """,
         tenant,
@@ -168,7 +175,7 @@ async def sources_of(
         whose.agent_id,
         limit,
     )
-    return [_text(row) for row in rows]
+    return Sources([_text(row) for row in rows], rows[0]["gathered"] if rows else 0.0)
 
 
 async def unchanged(tenant: TenantId, connection: Connection, texts: Sequence[Text]) -> bool:

@@ -5,6 +5,7 @@ again what was not stored, and stores nothing twice.
 """
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,17 +18,17 @@ import msgspec
 from memplane_core.clients.chat import ChatModel, ChatRefused
 from memplane_core.contracts.policy import ReflectRules
 from memplane_core.domain.errors import NoLanguageModel, QuotaExceeded, Unavailable
-from memplane_core.domain.importance import UnclearImportance, importance_of
+from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import reflection
 from memplane_core.storage.jobs import Advance, save_job
-from memplane_core.storage.reflection import Text, Whose
+from memplane_core.storage.reflection import GatheredPage, Text, Whose
 from memplane_core.storage.session import Connection, Database
 from memplane_maintenance.jobs import reflect_prompts as prompts
 from memplane_maintenance.jobs.job import Finished, JobFailed, Run, RunLost, StepResult, checkpoint_of
 from memplane_maintenance.jobs.reconcile_watch import STARTED_BY
-from memplane_maintenance.jobs.reflect_prompts import Insights, UnreadableInsights
+from memplane_maintenance.jobs.reflect_asking import Asking
+from memplane_maintenance.jobs.reflect_prompts import Insights
 from memplane_maintenance.jobs.reflect_writes import store_insights, store_scores
-from memplane_maintenance.metrics import LLM_QUESTIONS, LLM_TOKENS
 
 _STEP_S: Final = 150.0
 """Longest that a step waits for the model: a task may take 180 s, and begins its last step after 10 at most."""
@@ -37,6 +38,12 @@ _AT_ONCE: Final = 2
 
 _TRIES: Final = 30
 """In vain, in a row: after that many, half an hour or so, a run that nobody asked for ends. A later one goes on."""
+
+_ADDING_S: Final = 2.0
+"""For how long a step adds up memories."""
+
+_PAGE: Final = 20_000
+"""Memories that are added up by one statement."""
 
 _TURN_S: Final = 5.0
 """For how long a step waits for its turn."""
@@ -64,6 +71,43 @@ class Memo(msgspec.Struct, frozen=True, kw_only=True):
     narrow: int = 0
 
 
+class _Plan(msgspec.Struct, kw_only=True):
+    """Whom a run has to look at.
+
+    Attributes:
+        after: The memory that adding up has come to; None where it has not begun, or has ended.
+        memories: Those of each user and agent that are to be reflected upon, so far.
+        importance: Of these.
+        complete: All memories have been added up.
+        left: Those still to be looked at, the next one last.
+    """
+
+    run: UUID
+    after: UUID | None = None
+    memories: Counter[Whose] = msgspec.field(default_factory=Counter[Whose])
+    importance: dict[Whose, float] = {}
+    complete: bool = False
+    left: list[Whose] = []
+
+    def add(self, page: GatheredPage) -> None:
+        """Add what some memories come to."""
+        for each in page.gathered:
+            self.memories[each.whose] += each.memories
+            self.importance[each.whose] = self.importance.get(each.whose, 0.0) + each.importance
+        self.after, self.complete = page.last, page.last is None
+
+    def close(self, *, threshold: float) -> None:
+        """Keep those who have gathered enough, in a fixed order."""
+        due = [whose for whose, importance in self.importance.items() if importance >= threshold]
+        self.left = sorted(due, key=lambda whose: (whose.user_id or "", whose.agent_id or ""), reverse=True)
+        self.memories = Counter({whose: self.memories[whose] for whose in due})
+        self.importance = {}
+
+    def questions(self, *, page: int) -> int:
+        """That reflecting upon all of it takes."""
+        return sum(math.ceil(memories / page) for memories in self.memories.values())
+
+
 class Reflect:
     """The job of kind `reflect`. Its params are `ReflectRules`.
 
@@ -79,6 +123,8 @@ class Reflect:
         self._model = model
         self._settle_s = settle_s
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        # Lost with the process and made anew: whose memories are due stays out of the run's row.
+        self._plans: dict[TenantId, _Plan] = {}
 
     async def step(self, run: Run) -> StepResult:
         """Score a batch, or reflect once."""
@@ -102,30 +148,48 @@ class Reflect:
 
     async def abandon(self, run: Run, connection: Connection) -> None:
         """What has been stored is right as it is."""
-        del run, connection
+        del connection
+        self._plans.pop(run.tenant, None)
 
     async def _begin(self, run: Run) -> StepResult:
-        rules = run.params(ReflectRules)
         async with self._database.tenant(run.tenant) as connection:
-            ahead = await reflection.outlook(
-                run.tenant,
-                connection,
-                until=run.record.created_at,
-                threshold=rules.threshold,
-                page=rules.max_memories,
-            )
-        if run.record.dry_run:
-            return Finished(
-                {
-                    "unscored": ahead.unscored,
-                    "scopes": ahead.scopes,
-                    "memories": ahead.memories,
-                    "questions": ahead.unscored + ahead.pages,
-                }
-            )
-        return _advance(run, Memo(phase="score"), total=ahead.unscored + ahead.pages)
+            unscored = await reflection.count_unscored(run.tenant, connection, until=run.record.created_at)
+        if not run.record.dry_run:
+            return _advance(run, Memo(phase="score"), total=unscored)
+        plan = await self._plan(run)
+        if not plan.complete:
+            return _advance(run, Memo())
+        del self._plans[run.tenant]
+        page = run.params(ReflectRules).max_memories
+        return Finished(
+            {
+                "unscored": unscored,
+                "scopes": len(plan.left),
+                "memories": plan.memories.total(),
+                "questions": unscored + plan.questions(page=page),
+            }
+        )
 
-    async def _score(self, run: Run, memo: Memo, asking: "Asking") -> StepResult:
+    async def _plan(self, run: Run) -> _Plan:
+        """Whom the run has to look at; not complete where that takes another step to find out.
+
+        All memories are gone through page by page, so that neither a statement nor a step takes long.
+        """
+        plan = self._plans.get(run.tenant)
+        if plan is None or plan.run != run.record.id:
+            plan = self._plans[run.tenant] = _Plan(run=run.record.id)
+        ends_at = time.monotonic() + _ADDING_S
+        while not plan.complete and time.monotonic() < ends_at:
+            async with self._database.tenant(run.tenant) as connection:
+                page = await reflection.gathered_page(
+                    run.tenant, connection, until=run.record.created_at, after=plan.after, limit=_PAGE
+                )
+            plan.add(page)
+            if plan.complete:
+                plan.close(threshold=run.params(ReflectRules).threshold)
+        return plan
+
+    async def _score(self, run: Run, memo: Memo, asking: Asking) -> StepResult:
         async with self._database.tenant(run.tenant) as connection:
             page = await reflection.unscored_page(
                 run.tenant,
@@ -153,15 +217,26 @@ class Reflect:
             await _save(run, connection, advance)
         return msgspec.structs.replace(advance, held_up_by=asking.trouble)
 
-    async def _reflect(self, run: Run, memo: Memo, asking: "Asking") -> StepResult:
-        rules, until = run.params(ReflectRules), run.record.created_at
+    async def _reflect(self, run: Run, memo: Memo, asking: Asking) -> StepResult:
+        known = self._plans.get(run.tenant)
+        was_complete = known is not None and known.run == run.record.id and known.complete
+        plan = await self._plan(run)
+        if not was_complete:
+            ahead = plan.questions(page=run.params(ReflectRules).max_memories)
+            return _advance(run, memo, total=run.record.done + ahead)
+        if not plan.left:
+            del self._plans[run.tenant]
+            return Finished(dict(run.record.result))
+        rules, whose = run.params(ReflectRules), plan.left[-1]
+        limit = min(rules.max_memories, memo.narrow or rules.max_memories)
         async with self._database.tenant(run.tenant) as connection:
-            whose = await reflection.next_whose(run.tenant, connection, until=until, threshold=rules.threshold)
-            if whose is None:
-                return Finished(dict(run.record.result))
-            limit = min(rules.max_memories, memo.narrow or rules.max_memories)
-            texts = await reflection.sources_of(run.tenant, connection, whose, until=until, limit=limit)
-        texts = prompts.shown(texts)
+            sources = await reflection.sources_of(
+                run.tenant, connection, whose, until=run.record.created_at, limit=limit
+            )
+        if not sources.texts or sources.importance < rules.threshold:
+            plan.left.pop()
+            return _advance(run, msgspec.structs.replace(memo, narrow=0))
+        texts = prompts.shown(sources.texts)
         try:
             insights = await asking.insights(texts, most=rules.max_insights)
         except ChatRefused:
@@ -191,109 +266,12 @@ class Reflect:
                     repeated=len(insights.found) - made,
                     dropped=insights.dropped,
                 )
-                advance = _advance(run, Memo(phase="reflect"), done=1, counts=counts)
+                # Wider again, step by step: it may have been one text that was at fault.
+                advance = _advance(run, msgspec.structs.replace(memo, narrow=2 * memo.narrow), done=1, counts=counts)
                 await _save(run, connection, advance)
         except QuotaExceeded as error:
             raise JobFailed(str(error)) from error
         return advance
-
-
-class Asking:
-    """What is asked of the model in one step, and what it came to.
-
-    Args:
-        model: To ask.
-        within_s: For all of it together.
-
-    Attributes:
-        counts: Questions, tokens, and answers that were of no use.
-        trouble: Why some questions had no answer, if any.
-    """
-
-    def __init__(self, model: ChatModel, *, within_s: float) -> None:
-        self._model = model
-        self._ends_at = time.monotonic() + within_s
-        self.counts: Counter[str] = Counter()
-        self.trouble: str | None = None
-
-    @property
-    def concurrency(self) -> int:
-        """How many questions the model takes at once."""
-        return self._model.concurrency
-
-    async def scores(self, texts: Sequence[Text]) -> Mapping[UUID, float | Literal["rejected", "refused"]]:
-        """What the model says of each that it answers about: an importance, or why it is none.
-
-        Raises:
-            Unavailable: It answers about none, or refuses whatever it is asked.
-        """
-        found = await asyncio.gather(*(self._score(text) for text in texts), return_exceptions=True)
-        opinions: dict[UUID, float | Literal["rejected", "refused"]] = {}
-        for text, opinion in zip(texts, found, strict=True):
-            if isinstance(opinion, Unavailable):
-                self.trouble = str(opinion)
-            elif isinstance(opinion, BaseException):
-                raise opinion
-            else:
-                opinions[text.id] = opinion
-        if not opinions and self.trouble is not None:
-            raise Unavailable(self.trouble)
-        return opinions
-
-    async def insights(self, texts: Sequence[Text], *, most: int) -> Insights:
-        """What the model comes to; nothing where it does not say so in the form that was asked for, twice.
-
-        Raises:
-            ChatRefused: It takes offence at these texts, or they are too many.
-            Unavailable: It does not answer, or refuses whatever it is asked.
-        """
-        for system in (prompts.REFLECT, prompts.REFLECT_AGAIN):
-            try:
-                answer = await self._ask(system.format(most=most), prompts.to_reflect(texts))
-            except ChatRefused as refused:
-                await self._probe(refused)
-                raise
-            try:
-                return prompts.insights_of(answer, texts, most=most)
-            except UnreadableInsights:
-                continue
-        self.counts["unreadable"] += 1
-        return Insights([], 0)
-
-    async def _score(self, text: Text) -> float | Literal["rejected", "refused"]:
-        for system in (prompts.SCORE, prompts.SCORE_AGAIN):
-            try:
-                return importance_of(await self._ask(system, prompts.to_score(text)))
-            except UnclearImportance:
-                continue
-            except ChatRefused as refused:
-                await self._probe(refused)
-                return "refused"
-        return "rejected"
-
-    async def _probe(self, refused: ChatRefused) -> None:
-        """Return where the model answers something else: then the text is at fault, and not the configuration."""
-        try:
-            await self._ask(prompts.PROBE, "{}")
-        except ChatRefused:
-            raise Unavailable(str(refused)) from refused
-
-    async def _ask(self, system: str, user: str) -> str:
-        self.counts["questions"] += 1
-        within_s = max(0.0, self._ends_at - time.monotonic())
-        try:
-            answer = await self._model.ask(system=system, user=user, within_s=within_s)
-        except ChatRefused:
-            LLM_QUESTIONS.labels("refused").inc()
-            raise
-        except Unavailable:
-            LLM_QUESTIONS.labels("unavailable").inc()
-            raise
-        LLM_QUESTIONS.labels("answered").inc()
-        LLM_TOKENS.labels("prompt").inc(answer.prompt_tokens)
-        LLM_TOKENS.labels("completion").inc(answer.completion_tokens)
-        self.counts.update(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.completion_tokens)
-        return answer.text
 
 
 def _advance(
