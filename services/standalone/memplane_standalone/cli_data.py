@@ -90,7 +90,7 @@ def export(
 
 
 def import_(
-    file: Path,
+    file: Path | None = None,
     *,
     on_conflict: OnConflict = "skip",
     dry_run: Annotated[bool, Parameter(negative="")] = False,
@@ -102,7 +102,7 @@ def import_(
     Parameters
     ----------
     file
-        Written by `memplane export`; - reads standard input.
+        Written by `memplane export`; standard input where it is left out.
     on_conflict
         What becomes of a memory that is there with other content: skip, overwrite, or fail.
     dry_run
@@ -110,9 +110,9 @@ def import_(
     policy
         Take over the policy too; the key needs the scope `tenant:admin`.
     """
-    read: Path | IO[bytes] = sys.stdin.buffer if str(file) == "-" else file
-    if isinstance(read, Path) and not read.is_file():
+    if file is not None and not file.is_file():
         raise ApiError(f"there is no file {file}")
+    read: Path | IO[bytes] = sys.stdin.buffer if file is None else file
     transfer = source.transfer()
     with _progress("bytes") as progress:
         result = asyncio.run(

@@ -40,7 +40,7 @@ class TestTheCommandLine:
         assert written.returncode == 0, written.stderr
         assert (written.stdout, file.stat().st_mode & 0o777) == (b"", 0o600)
         assert file.read_bytes().splitlines()[1:-1] == piped.stdout.splitlines()[1:-1]
-        for words, stdin in (((str(file),), None), (("-",), piped.stdout), ((str(file), "--dry-run"), None)):
+        for words, stdin in (((str(file),), None), ((), piped.stdout), ((str(file), "--dry-run"), None)):
             taken = memplane("import", *words, *home, stdin=stdin)
             assert taken.returncode == 0, taken.stderr
             assert json.loads(taken.stdout)["counts"]["unchanged"] == 3

@@ -267,7 +267,7 @@ class TestGoingOn:
         assert [*map(UUID, seen[:-1]), *rest.ids] == ids
 
     async def test_the_service_behind_may_restart_in_the_middle(self, client: httpx2.AsyncClient, door: Door) -> None:
-        ids = await fill(client, 3000)
+        ids = await fill(client, 1500)
         got = b""
         async with client.stream("GET", "/v1/export") as answer:
             async for piece in answer.aiter_bytes():

@@ -136,7 +136,7 @@ class TestWhatIsNotWhole:
     async def test_a_client_that_goes_away_in_the_middle_can_send_it_again(
         self, client: httpx2.AsyncClient, other: httpx2.AsyncClient
     ) -> None:
-        await fill(client, 3000)
+        await fill(client, 1500)
         before = await export(client)
         half = before.body[: len(before.body) // 2]
 
@@ -149,13 +149,13 @@ class TestWhatIsNotWhole:
             await other.post("/v1/import", content=breaking(), headers=NDJSON)
         answer = await send(other, before.body)
         assert answer.status_code == 200
-        assert answer.json()["counts"]["created"] + answer.json()["counts"]["unchanged"] == 3000
+        assert answer.json()["counts"]["created"] + answer.json()["counts"]["unchanged"] == 1500
         assert (await export(other)).records == before.records
 
     async def test_the_service_behind_may_be_killed_in_the_middle(
         self, client: httpx2.AsyncClient, other: httpx2.AsyncClient, door: Door
     ) -> None:
-        await fill(client, 3000)
+        await fill(client, 1500)
         before = await export(client)
 
         async def sending() -> AsyncIterator[bytes]:
@@ -169,7 +169,7 @@ class TestWhatIsNotWhole:
 
         answer = await other.post("/v1/import", content=sending(), headers=NDJSON)
         assert answer.status_code == 200, answer.text
-        assert answer.json()["counts"]["created"] + answer.json()["counts"]["unchanged"] == 3000
+        assert answer.json()["counts"]["created"] + answer.json()["counts"]["unchanged"] == 1500
         assert (await export(other)).records == before.records
 
 
