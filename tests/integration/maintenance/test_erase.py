@@ -16,6 +16,8 @@ from tests.integration.maintenance.erasing import Erasing, everywhere
 from memplane_core.clients.vector_cache import cache_prefix
 from memplane_core.contracts.jobs import ACCESS_STREAM
 from memplane_core.domain.errors import Conflict, ErasureUnderWay
+from memplane_core.domain.index import Generation, IndexFilter, IndexKey
+from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import bootstrap
 from memplane_core.storage.backlog import trim_finished
 from memplane_core.storage.erasure_reach import STORES, SUBJECTS
@@ -324,6 +326,38 @@ class TestMeanwhile:
         async with erasing.database.system() as connection:
             await trim_finished(connection, outbox_age=timedelta(hours=1), idempotency_age=timedelta(hours=24))
         assert await erasing.sql("SELECT * FROM erased_memory") == []
+
+
+class Broken(MemoryIndex):
+    """An index that nobody foresaw; or, while `down`, one that is merely away."""
+
+    async def keys_of(
+        self, tenant: TenantId, generation: Generation, where: IndexFilter, *, limit: int
+    ) -> list[IndexKey]:
+        await self.ping()
+        raise RuntimeError(str((tenant, generation, where, limit)))
+
+
+class TestTrouble:
+    async def test_while_a_part_is_away_it_waits_and_says_so(self, erasing: Erasing) -> None:
+        begun = await erasing.ask(user_id="ana")
+        index = Broken()
+        index.down = True
+        for _ in range(12):
+            await erasing.slice(erasing.worker(slice_s=0, index=index))
+        waiting = await erasing.erasure(begun.id)
+        assert (waiting.state, waiting.error) == ("running", "the index was switched off by the test")
+        assert (await erasing.finish(begun.id)).state == "done"
+
+    async def test_what_nobody_foresaw_fails_it_at_last_and_writes_are_taken_again(self, erasing: Erasing) -> None:
+        await erasing.desk.write("x", user_id="ana")
+        begun = await erasing.ask(user_id="ana")
+        failed = await erasing.finish(begun.id, erasing.worker(index=Broken()))
+        assert (failed.state, failed.user_id, failed.receipt) == ("failed", None, None)
+        assert failed.error
+        assert "ana" not in failed.error
+        await erasing.desk.write("anew", user_id="ana")
+        assert (await erasing.finish((await erasing.ask(user_id="ana")).id)).counts["memories"] == 1
 
 
 class TestDeath:
