@@ -18,6 +18,8 @@ from memplane_core.testing.index import MemoryIndex
 from memplane_core.testing.memories import MemoryDesk
 from memplane_core.testing.tenants import make_tenant
 from memplane_maintenance.drain import Drainer, DrainLimits
+from memplane_maintenance.jobs import JobRunner
+from memplane_maintenance.jobs.reflect import Reflect
 
 pytestmark = pytest.mark.anyio
 
@@ -161,8 +163,36 @@ class TestTrouble:
         job = await reflecting.job(job_id)
         assert (job.state, (job.error or "").split(":")[0]) == ("running", "no language model is configured")
 
+    async def test_a_run_that_nobody_asked_for_is_given_up_in_the_end(self, reflecting: Reflecting) -> None:
+        """Or it would keep the tenant's other jobs from beginning by themselves."""
+        await reflecting.desk.write("a", unscored=True)
+        reflecting.chat.offended_by = lambda _: True
+        job_id = await reflecting.ask()
+        await reflecting.slice(job_id)
+        await reflecting.sql("UPDATE job SET attempts = 30")
+        assert (await reflecting.slice(job_id)).ended is None
+        await reflecting.sql("UPDATE job SET attempts = 30, started_by = 'memplane'")
+        assert (await reflecting.slice(job_id)).ended == "failed"
+        job = await reflecting.job(job_id)
+        assert job.error == "given up for now: the language model's server answers 400 (bad_model)"
+        reflecting.chat.offended_by = lambda _: False
+        assert await reflecting.run() == {"scored": 1}
+
 
 class TestInsights:
+    async def test_what_was_being_written_when_it_was_asked_for_is_waited_for(
+        self, reflecting: Reflecting, database: Database
+    ) -> None:
+        await reflecting.desk.write("one", "two", importance=0.8)
+        patient = JobRunner(database, {"reflect": Reflect(database, reflecting.model)})
+        job_id = await reflecting.ask()
+        await reflecting.slice(job_id, patient)
+        assert reflecting.chat.questions == []
+        [row] = await reflecting.sql("SELECT extract(epoch FROM not_before - created_at)::float8 AS after_s FROM job")
+        assert row["after_s"] == pytest.approx(15, abs=0.5)
+        await reflecting.slice(job_id, patient)
+        assert len(reflecting.chat.questions) == 1
+
     async def test_one_is_a_memory_like_any_other_that_names_what_it_follows_from(
         self, reflecting: Reflecting, embedder: HashEmbedder
     ) -> None:
@@ -207,8 +237,10 @@ class TestInsights:
         assert len(reflecting.chat.questions) == 3
 
     async def test_more_than_the_model_is_shown_at_once_is_gone_through_page_by_page(
-        self, reflecting: Reflecting
+        self, reflecting: Reflecting, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr("memplane_maintenance.jobs.reflect._PAGE", 2)
+        monkeypatch.setattr("memplane_maintenance.jobs.reflect._ADDING_S", 0)
         for n in range(7):
             await reflecting.desk.write(f"m{n}", importance=1.0)
         reflecting.chat.say = lambda question: insights((f"About {shown_to(question)[0]}.", [1]))

@@ -179,7 +179,7 @@ class Reflect:
         if plan is None or plan.run != run.record.id:
             plan = self._plans[run.tenant] = _Plan(run=run.record.id)
         ends_at = time.monotonic() + _ADDING_S
-        while not plan.complete and time.monotonic() < ends_at:
+        while not plan.complete:
             async with self._database.tenant(run.tenant) as connection:
                 page = await reflection.gathered_page(
                     run.tenant, connection, until=run.record.created_at, after=plan.after, limit=_PAGE
@@ -187,6 +187,8 @@ class Reflect:
             plan.add(page)
             if plan.complete:
                 plan.close(threshold=run.params(ReflectRules).threshold)
+            if time.monotonic() >= ends_at:
+                break
         return plan
 
     async def _score(self, run: Run, memo: Memo, asking: Asking) -> StepResult:
