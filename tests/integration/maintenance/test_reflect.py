@@ -208,6 +208,7 @@ class TestInsights:
             "completion_tokens": 10,
         }
         [insight] = await reflecting.insights()
+        assert job.sample == [insight.id]
         assert (insight.content, insight.memory_type, insight.source) == ("They like the sea.", "insight", "reflection")
         assert (insight.user_id, insight.agent_id, insight.importance) == ("ana", "bot", 0.75)
         assert insight.metadata == {"derived_from": [str(each) for each in ids]}

@@ -20,8 +20,8 @@ class ReflectStart(
     model's server would not answer about (`refused`), and those that were `changed` before the answer came;
     `reflections` and the `insights` stored, those that were there already (`repeated`), those that cited nothing that
     the model had been shown (`dropped`), and answers that could not be read (`unreadable`); `questions`,
-    `prompt_tokens` and `completion_tokens`. A dry run counts what it would ask about: `unscored` memories, `scopes`
-    (users with their agents) and their `memories`, and `questions`.
+    `prompt_tokens` and `completion_tokens`. The sample is of the insights. A dry run counts what it would ask about:
+    `unscored` memories, `scopes` (users with their agents) and their `memories`, and `questions`.
 
     What is left out of the rules is the policy's (`maintenance.reflect`).
 

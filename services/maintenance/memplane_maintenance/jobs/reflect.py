@@ -20,7 +20,7 @@ from memplane_core.contracts.policy import ReflectRules
 from memplane_core.domain.errors import NoLanguageModel, QuotaExceeded, Unavailable
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import reflection
-from memplane_core.storage.jobs import Advance, save_job
+from memplane_core.storage.jobs import SAMPLE, Advance, save_job
 from memplane_core.storage.reflection import GatheredPage, Text, Whose
 from memplane_core.storage.session import Connection, Database
 from memplane_maintenance.jobs import reflect_prompts as prompts
@@ -264,12 +264,13 @@ class Reflect:
                 await reflection.mark_seen(run.tenant, connection, whose, last=texts[-1])
                 counts.update(
                     reflections=1,
-                    insights=made,
-                    repeated=len(insights.found) - made,
+                    insights=len(made),
+                    repeated=len(insights.found) - len(made),
                     dropped=insights.dropped,
                 )
                 # Wider again, step by step: it may have been one text that was at fault.
                 advance = _advance(run, msgspec.structs.replace(memo, narrow=2 * memo.narrow), done=1, counts=counts)
+                advance = msgspec.structs.replace(advance, sample=[*run.record.sample, *made][:SAMPLE])
                 await _save(run, connection, advance)
         except QuotaExceeded as error:
             raise JobFailed(str(error)) from error

@@ -47,7 +47,7 @@ async def store_scores(run: Run, connection: Connection, texts: Sequence[Text], 
 
 async def store_insights(
     run: Run, connection: Connection, whose: Whose, *, insights: Sequence[Insight], now: datetime
-) -> int:
+) -> list[UUID]:
     """Store insights as memories of those whose memories they cite. Words find them at once, the drain embeds them.
 
     Args:
@@ -58,7 +58,7 @@ async def store_insights(
         now: When they came about.
 
     Returns:
-        How many were new.
+        Ids of those that were new.
 
     Raises:
         QuotaExceeded: The tenant may not have so many memories.
@@ -72,7 +72,7 @@ async def store_insights(
         await memory_writes.release_places(tenant, connection, expired)
     new = [fresh[key] for key in keys]
     if not new:
-        return 0
+        return []
     generation = await active_generation(tenant, connection)
     made = await memory_writes.insert(
         author_of(run),
@@ -83,7 +83,7 @@ async def store_insights(
     )
     # They are embedded later: a token for four bytes, as for any text of which that is so.
     await add_tokens(tenant, connection, sum(len(each.content.encode()) // 4 + 1 for each in new if each.id in made))
-    return len(made)
+    return list(made)
 
 
 def author_of(run: Run) -> Principal:
