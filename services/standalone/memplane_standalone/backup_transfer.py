@@ -49,7 +49,10 @@ class Transfer:
         Raises:
             ApiError: The platform refuses, or breaks off again and again.
         """
-        writer = _Writer(out, progress)
+        with tempfile.SpooledTemporaryFile[bytes](_SPOOLED) as group:
+            return await self._export_to(_Writer(out, group, progress), query)
+
+    async def _export_to(self, writer: "_Writer", query: dict[str, str]) -> TrailerLine:
         failures = 0
         while True:
             reached = writer.reached
@@ -129,12 +132,12 @@ class _BusyError(Exception):
 
 
 class _Writer:
-    """Writes lines, each memory only once it is there with all of its history."""
+    """Writes lines, each memory only once it is there with all of its history, which waits in `group`."""
 
-    def __init__(self, out: IO[bytes], progress: Progress) -> None:
+    def __init__(self, out: IO[bytes], group: IO[bytes], progress: Progress) -> None:
         self._out = out
+        self._group = group
         self._progress = progress
-        self._group = tempfile.SpooledTemporaryFile[bytes](_SPOOLED)
         self._pending: MemoryLine | None = None
         self._entries = 0
         self._opened = False
