@@ -1,7 +1,7 @@
 """The wall inside Postgres, read from its catalogue: what the role of the services can reach, table by table."""
 
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pytest
@@ -40,7 +40,7 @@ TABLES = (
 
 @pytest.fixture
 async def superuser(postgres: PostgresServer, database_name: str) -> AsyncGenerator[Connection]:
-    connection: Any = await asyncpg.connect(postgres.superuser_url(database_name))
+    connection = await cast("Any", asyncpg).connect(postgres.superuser_url(database_name))
     try:
         yield connection
     finally:
@@ -50,7 +50,7 @@ async def superuser(postgres: PostgresServer, database_name: str) -> AsyncGenera
 @pytest.fixture
 async def service_role(postgres_settings: PostgresSettings) -> AsyncGenerator[Connection]:
     """A plain connection as the services have it, with no tenant set."""
-    connection: Any = await asyncpg.connect(postgres_settings.url.get_secret_value())
+    connection = await cast("Any", asyncpg).connect(postgres_settings.url.get_secret_value())
     try:
         yield connection
     finally:
