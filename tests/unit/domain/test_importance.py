@@ -53,6 +53,9 @@ class TestAnswers:
             ("Ich gebe eine 7", 7),
             ("eight", 8),
             ("Eight out of ten.", 8),
+            ("importance is an 8", 8),
+            ("8" + " \n" * 10_000, 8),
+            ("<think>" + "Is it 3? " * 5_000 + "</think>8", 8),
             ("Importance: nine", 9),
         ],
     )
@@ -94,6 +97,13 @@ class TestAnswers:
         with pytest.raises(UnclearImportance) as refused:
             importance_of(answer)
         assert refused.value.fault == fault
+
+    @pytest.mark.timeout(5)
+    @pytest.mark.parametrize("repeated", ["为", " ", "\n", "(\n", "<think>", "rate ", "一", "\ufdfa"])
+    def test_what_a_model_repeats_until_it_is_stopped_is_refused_at_once(self, repeated: str) -> None:
+        for answer in ("importance" + repeated * 20_000, "importance" + repeated * (1_900 // len(repeated))):
+            with pytest.raises(UnclearImportance):
+                importance_of(answer)
 
     @given(st.text(max_size=400))
     def test_whatever_is_said_is_a_number_or_refused(self, answer: str) -> None:

@@ -8,8 +8,8 @@ import re
 import unicodedata
 from typing import Final, Literal
 
-LONGEST_ANSWER: Final = 20_000
-"""Code points. Nobody who was asked for a number says more."""
+LONGEST_ANSWER: Final = 2_000
+"""Code points, without thoughts and white space. Nobody who was asked for a number says more."""
 
 ImportanceFault = Literal["no_number", "out_of_range", "contradicting"]
 
@@ -30,9 +30,10 @@ _N: Final = r"(?<![A-Za-z0-9_.])[-−]?\d+(?:\.\d+)?(?![\d%]|\.\d|[A-Za-z_])"
 _TO: Final = r"\s*(?:-|–|—|~|to|or|and|/|到|至|或)\s*"
 _LABEL: Final = (
     r"(?:importance|rating|rate|score|重要性|重要度|评分|分数|得分|打分|评为|给出?|为)[\"'”]?"
-    r"(?:\s*(?:[:=：]|is|of|it|this|would be|as|at|a|an|the|memory|score|rating|是|为|应为|评分|打|给))*[\s\"'*]*"
+    r"(?:\s*(?:[:=：]|is|of|it|this|would be|as|at|an|a|the|memory|score|rating|是|为|应为|评分|打|给))*+[\s\"'*]*+"
 )
-_THOUGHTS: Final = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+_THOUGHT: Final = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
+_SPACES: Final = re.compile(r"\s+")
 _SCALE: Final = re.compile(
     r"(?<![\d.])1\s*(?:-|–|—|~|to|\.\.+|到|至)\s*10(?![\d.])|10\s*分制|满分\s*(?:为|是)?\s*10\s*分?", re.IGNORECASE
 )
@@ -69,13 +70,28 @@ def importance_of(answer: str) -> float:
     Raises:
         UnclearImportance: There is none, it is not from 1 to 10, or there are several.
     """
-    if len(answer) > LONGEST_ANSWER:
+    text = unicodedata.normalize("NFKC", without_thoughts(answer)).replace("\N{FRACTION SLASH}", "/")
+    # Some models repeat one character until they are stopped, and what is below looks far ahead from each.
+    text = "\n".join(_SPACES.sub(" ", line.strip()) for line in text.split("\n") if line.strip())
+    if len(text) > LONGEST_ANSWER:
         raise UnclearImportance("no_number")
-    text = _THOUGHTS.sub(" ", unicodedata.normalize("NFKC", answer).replace("\N{FRACTION SLASH}", "/"))
     number = _only(_numbers(text))
     if not 1 <= number <= 10:
         raise UnclearImportance("out_of_range")
     return round((number - 1) / 9, 4)
+
+
+def without_thoughts(answer: str) -> str:
+    """A model's answer without what it has said to itself, between `<think>` and `</think>`; linear in its length."""
+    kept: list[str] = []
+    at, opened = 0, None
+    for mark in _THOUGHT.finditer(answer):
+        if not mark[1] and opened is None:
+            opened = mark.start()
+        elif mark[1] and opened is not None:
+            kept.append(answer[at:opened])
+            at, opened = mark.end(), None
+    return " ".join([*kept, answer[at:]])
 
 
 def _numbers(text: str) -> set[float]:

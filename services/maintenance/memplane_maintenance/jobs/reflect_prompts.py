@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from memplane_core.domain.importance import without_thoughts
 from memplane_core.storage.reflection import Text
 
 _SHOWN_TO_SCORE: Final = 4_000
@@ -135,14 +136,13 @@ def _json(document: dict[str, Any]) -> str:
     return msgspec.json.encode(document).decode()
 
 
-_THOUGHTS: Final = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 _PLACE: Final = re.compile(r"^\D{0,2}(\d{1,4})\D?$")
 
 
 def _listed(answer: str) -> list[object]:
     """The list under `insights`; else the first list of objects, for models that leave out what is around it."""
     bare: list[object] | None = None
-    for document in _documents(_THOUGHTS.sub(" ", answer)):
+    for document in _documents(without_thoughts(answer)):
         named = _under(document, "insights")
         if _are_objects(named):
             return cast("list[object]", named)
