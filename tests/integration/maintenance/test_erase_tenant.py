@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from typing import Any, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from redis.asyncio import Redis
@@ -177,6 +177,22 @@ async def test_a_tenant_of_the_same_name_starts_empty(deleting: Deleting) -> Non
     await deleting.gone()
     async with deleting.database.tenant(again) as connection:
         assert await connection.fetchval("SELECT count(*) FROM memory") == 1
+
+
+async def test_a_worker_that_dies_between_two_passes_shortens_no_wait(deleting: Deleting) -> None:
+    await deleting.desk.write("a memory")
+    await deleting.delete()
+    job = EraseTenant(deleting.database, deleting.index, rpc_timeout_s=0.0, settle_s=600.0, again_s=0.0)
+    worker = JobRunner(deleting.database, {"erase_tenant": job}, slice_s=60.0)
+    await deleting.slice(worker, kind="erase_tenant")
+    # As if it had died before its run was saved: the pause and the checkpoint are lost.
+    [run] = await deleting.sql("UPDATE job SET not_before = clock_timestamp(), checkpoint = '{}' RETURNING id")
+    await worker.run(deleting.tenant, UUID(int=run["id"].int))
+    async with deleting.database.tenant(deleting.tenant) as connection:
+        found = await erasures.tenant_erasure(deleting.tenant, connection)
+    assert found is not None
+    assert (found.state, found.pass_, found.phase) == ("running", 2, "rows")
+    assert await deleting.sql("SELECT FROM job WHERE not_before > clock_timestamp() + interval '500 seconds'") != []
 
 
 @pytest.mark.timeout(120)

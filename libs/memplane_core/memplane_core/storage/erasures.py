@@ -177,6 +177,18 @@ async def tenant_erasure(tenant: TenantId, connection: Connection) -> ErasureRec
     return None if row is None else _record(row)
 
 
+async def due_in_s(tenant: TenantId, connection: Connection, erasure_id: UUID) -> float:
+    """Seconds until somebody may go on with an erasure; 0 and less where it is time."""
+    return float(
+        await connection.fetchval(
+            "SELECT extract(epoch FROM not_before - clock_timestamp())::float8 FROM erasure"
+            " WHERE tenant_id = $1 AND id = $2",
+            tenant,
+            erasure_id,
+        )
+    )
+
+
 async def list_erasures(
     tenant: TenantId,
     connection: Connection,

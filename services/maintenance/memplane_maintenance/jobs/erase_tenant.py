@@ -10,7 +10,14 @@ from typing import Final
 
 from memplane_core.domain.ports import VectorIndex
 from memplane_core.observability.logs import get_logger
-from memplane_core.storage.erasures import ErasureRecord, finish_erasure, give_up_tenant, save_erasure, tenant_erasure
+from memplane_core.storage.erasures import (
+    ErasureRecord,
+    due_in_s,
+    finish_erasure,
+    give_up_tenant,
+    save_erasure,
+    tenant_erasure,
+)
 from memplane_core.storage.jobs import Advance
 from memplane_core.storage.session import Connection, Database
 from memplane_core.storage.tenant_rows import LAST, blank_tenant, delete_rows, tenant_tables
@@ -59,8 +66,11 @@ class EraseTenant:
         """Delete rows for about 2 s, or drop the collections."""
         async with self._database.tenant(run.tenant) as connection:
             erasure = await tenant_erasure(run.tenant, connection)
+            wait_s = 0.0 if erasure is None else await due_in_s(run.tenant, connection, erasure.id)
         if erasure is None:
             raise JobFailed("the tenant is not being erased")
+        if wait_s > 0:
+            return _advance(run, pause_s=wait_s)
         if erasure.phase in ("", "rows"):
             await self._rows(run, erasure)
             return _advance(run)
@@ -112,11 +122,9 @@ class EraseTenant:
                     phase="rows",
                     pass_=erasure.pass_ + 1,
                     counts=+counts,
-                    wait_s=0.0,
-                    settle_s=0.0,
+                    wait_s=self._again_s if erasure.pass_ > 1 else self._settle_s,
                 )
-                pause_s = self._again_s if erasure.pass_ > 1 else self._settle_s
-                return _advance(run, found=found, pause_s=pause_s)
+                return _advance(run, found=found)
             await save_erasure(tenant, connection, erasure, phase="copies", counts=+counts)
             await finish_erasure(tenant, connection, erasure, remains=REMAINS)
             await blank_tenant(tenant, connection)
