@@ -14,7 +14,7 @@ from memplane_core.domain.tenancy import Principal
 from memplane_core.storage import memories, merges
 from memplane_core.storage.idempotency import EFFECTS, Effect, Fingerprint
 from memplane_core.storage.markers import Author
-from memplane_core.storage.merges import Mergeable
+from memplane_core.storage.merges import Joining, Mergeable
 from memplane_core.storage.session import Connection, Database
 from memplane_core.web.repeats import Once, once
 from memplane_retrieval.attempts import attempts, is_contention
@@ -57,7 +57,8 @@ class Merger:
             survivor = _survivor(principal, request, locked)
             others = [its for its in locked.values() if its.id != survivor.id]
             author = Author(principal.key_id, principal.request_id)
-            await merges.merge(tenant, connection, survivor, others, purge_at=purge_at, author=author)
+            joining = Joining(survivor=survivor, others=others)
+            await merges.merge(tenant, connection, [joining], purge_at=purge_at, author=author)
             return [Effect(str(its.id)) for its in (survivor, *others)]
 
         done = await self._tried(lambda: once(tenant, self._database, fingerprint, kind=EFFECTS, act=act))

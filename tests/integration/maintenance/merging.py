@@ -14,6 +14,7 @@ from memplane_core.domain.ports import VectorIndex
 from memplane_core.storage import memories, merges
 from memplane_core.storage.jobs import JobRecord, create_job, get_job
 from memplane_core.storage.markers import Author
+from memplane_core.storage.merges import Joining
 from memplane_core.storage.session import Connection, Database
 from memplane_core.testing.embedder import HashEmbedder
 from memplane_core.testing.memories import MemoryDesk
@@ -137,8 +138,8 @@ class Merging:
         """Merge by hand in a transaction."""
         locked = await merges.lock(self.desk.tenant, connection, [survivor, *others])
         purge_at = await connection.fetchval("SELECT clock_timestamp() + interval '30 days'")
-        away = [locked[other] for other in others]
-        await merges.merge(self.desk.tenant, connection, locked[survivor], away, purge_at=purge_at, author=BY)
+        joining = Joining(survivor=locked[survivor], others=[locked[other] for other in others])
+        await merges.merge(self.desk.tenant, connection, [joining], purge_at=purge_at, author=BY)
 
     async def sql(self, statement: str, *args: object) -> Any:
         """Something that no service does in this way, and the first value that it gives."""

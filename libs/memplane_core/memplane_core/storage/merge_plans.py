@@ -4,7 +4,7 @@ A plan is rows: which memory is to stand for which. It is made whole before any 
 and a real one are the same until then.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -14,34 +14,41 @@ from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.session import Connection
 
 
-async def plan(
-    tenant: TenantId, connection: Connection, *, job_id: UUID, survivor: UUID, revs: Mapping[UUID, int]
-) -> None:
-    """Plan that one is to stand for others, and for all that they were to stand for. Planning it again changes nothing.
+class Planned(msgspec.Struct, frozen=True):
+    """One memory of a plan: which is to stand for it (itself, where it stays), and the revision that was compared."""
+
+    memory_id: UUID
+    survivor_id: UUID
+    rev: int
+
+
+async def plan(tenant: TenantId, connection: Connection, planned: Sequence[Planned], *, job_id: UUID) -> None:
+    """Plan that memories are to stand for others, and for all that those were to stand for. Again changes nothing.
 
     Args:
         tenant: Whose they are.
         connection: A transaction of the tenant that holds the job.
+        planned: Each memory once, the survivors among them.
         job_id: Of the job.
-        survivor: That is to stay.
-        revs: By memory, the survivor among them, the revision that was compared.
     """
     await connection.execute(
         """
-        WITH moved AS (
-            UPDATE merge_plan SET survivor_id = $3
-            WHERE tenant_id = $1 AND job_id = $2 AND survivor_id = ANY($4::uuid[]) AND survivor_id <> $3
+        WITH input AS (
+            SELECT * FROM unnest($3::uuid[], $4::uuid[], $5::int[]) AS r(memory_id, survivor_id, rev)
+        ), moved AS (
+            UPDATE merge_plan l SET survivor_id = r.survivor_id FROM input r
+            WHERE l.tenant_id = $1 AND l.job_id = $2 AND l.survivor_id = r.memory_id AND l.survivor_id <> r.survivor_id
         )
         INSERT INTO merge_plan (tenant_id, job_id, memory_id, survivor_id, rev)
-        SELECT $1, $2, memory_id, $3, rev FROM unnest($4::uuid[], $5::int[]) AS r(memory_id, rev)
+        SELECT $1, $2, memory_id, survivor_id, rev FROM input r
         WHERE NOT EXISTS (
             SELECT FROM merge_plan l WHERE l.tenant_id = $1 AND l.job_id = $2 AND l.memory_id = r.memory_id)
         """,
         tenant,
         job_id,
-        survivor,
-        list(revs),
-        list(revs.values()),
+        [its.memory_id for its in planned],
+        [its.survivor_id for its in planned],
+        [its.rev for its in planned],
     )
 
 
@@ -82,35 +89,18 @@ async def plan_sample(tenant: TenantId, connection: Connection, *, job_id: UUID,
     return [row[column] for row in rows for column in ("survivor_id", "memory_id")]
 
 
-async def survivors(tenant: TenantId, connection: Connection, *, job_id: UUID, limit: int) -> list[UUID]:
-    """Those that are to stay, as far as the plan is not carried out, in the order of their ids."""
+async def next_planned(tenant: TenantId, connection: Connection, *, job_id: UUID, limit: int) -> list[Planned]:
+    """What is not carried out yet, cluster by cluster, each in the order of its ids."""
     rows = await connection.fetch(
         """
-        SELECT memory_id FROM merge_plan
-        WHERE tenant_id = $1 AND job_id = $2 AND survivor_id = memory_id ORDER BY survivor_id LIMIT $3
+        SELECT memory_id, survivor_id, rev FROM merge_plan
+        WHERE tenant_id = $1 AND job_id = $2 ORDER BY survivor_id, memory_id LIMIT $3
         """,
         tenant,
         job_id,
         limit,
     )
-    return [row["memory_id"] for row in rows]
-
-
-async def planned_for(
-    tenant: TenantId, connection: Connection, *, job_id: UUID, survivor: UUID, limit: int
-) -> dict[UUID, int]:
-    """By id, the revisions of those that one is to stand for, itself left out; the first by their ids."""
-    rows = await connection.fetch(
-        """
-        SELECT memory_id, rev FROM merge_plan
-        WHERE tenant_id = $1 AND job_id = $2 AND survivor_id = $3 AND memory_id <> $3 ORDER BY memory_id LIMIT $4
-        """,
-        tenant,
-        job_id,
-        survivor,
-        limit,
-    )
-    return {row["memory_id"]: row["rev"] for row in rows}
+    return [Planned(row["memory_id"], row["survivor_id"], row["rev"]) for row in rows]
 
 
 async def planned_rev(tenant: TenantId, connection: Connection, memory_id: UUID, *, job_id: UUID) -> int | None:
@@ -127,6 +117,13 @@ async def done_with(tenant: TenantId, connection: Connection, ids: Collection[UU
         tenant,
         job_id,
         list(ids),
+    )
+
+
+async def forget_cluster(tenant: TenantId, connection: Connection, survivor: UUID, *, job_id: UUID) -> None:
+    """Take a whole cluster out of a plan."""
+    await connection.execute(
+        "DELETE FROM merge_plan WHERE tenant_id = $1 AND job_id = $2 AND survivor_id = $3", tenant, job_id, survivor
     )
 
 

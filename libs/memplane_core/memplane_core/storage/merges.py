@@ -15,6 +15,7 @@ import msgspec
 from memplane_core.domain.merge_ledger import Balance, Ledger, Standing, absorb, bring_anew, give_back
 from memplane_core.domain.merging import Candidate
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.exact_json import exact_json
 from memplane_core.storage.markers import Author, hide, unhide
 from memplane_core.storage.memory_writes import PlaceTakenError
 from memplane_core.storage.session import Connection, Row
@@ -105,44 +106,46 @@ def candidate_of(row: Row) -> Candidate:
     )
 
 
-async def merge(
-    tenant: TenantId,
-    connection: Connection,
-    survivor: Mergeable,
-    others: Sequence[Mergeable],
-    *,
-    purge_at: datetime,
-    author: Author,
-    fixed: bool = False,
-) -> None:
-    """Let one memory stand for others, all of them locked and active.
+class Joining(msgspec.Struct, frozen=True, kw_only=True):
+    """One memory that is to stand for others, all of them locked and active.
 
-    It keeps its text. It gets their scenes, the sum of their uses and of what was said of them, and the latest access,
-    the greatest importance and the greatest priority of all. They keep everything, and can be restored until then.
+    Attributes:
+        fixed: The survivor's fields stay as they are: it only counts their uses.
+    """
+
+    survivor: Mergeable
+    others: Sequence[Mergeable]
+    fixed: bool = False
+
+
+async def merge(
+    tenant: TenantId, connection: Connection, joinings: Sequence[Joining], *, purge_at: datetime, author: Author
+) -> None:
+    """Let memories stand for others.
+
+    A survivor keeps its text. It gets their scenes, the sum of their uses and of what was said of them, and the latest
+    access, the greatest importance and the greatest priority of all. They keep everything, and can be restored.
 
     Args:
         tenant: Whose they are.
         connection: A transaction of the tenant.
-        survivor: That stays.
-        others: That are hidden.
-        purge_at: When they may be deleted for good.
+        joinings: No memory is in two of them.
+        purge_at: When those that are merged away may be deleted for good.
         author: For the history.
-        fixed: The survivor's fields stay as they are: it only counts their uses.
     """
-    ids = [other.id for other in others]
-    before = await _merged_into(tenant, connection, survivor.id) if survivor.ledger else frozenset[UUID]()
-    await hide(
-        tenant,
-        connection,
-        ids,
-        state="merged",
-        purge_at=purge_at,
-        author=author,
-        merged_into=dict.fromkeys(ids, survivor.id),
-    )
-    brought = [(other.id, other.standing) for other in others]
-    balance = absorb(survivor.standing, survivor.ledger, brought, merged=before, fixed=fixed)
-    await _store(tenant, connection, survivor, balance, event=ABSORBED, ids=ids, author=author)
+    into = {other.id: its.survivor.id for its in joinings for other in its.others}
+    before: dict[UUID, frozenset[UUID]] = {}
+    for its in joinings:
+        if its.survivor.ledger:
+            before[its.survivor.id] = await _merged_into(tenant, connection, its.survivor.id)
+    await hide(tenant, connection, list(into), state="merged", purge_at=purge_at, author=author, merged_into=into)
+    changes: list[_Change] = []
+    for its in joinings:
+        now, ledger = its.survivor.standing, its.survivor.ledger
+        brought = [(other.id, other.standing) for other in its.others]
+        balance = absorb(now, ledger, brought, merged=before.get(its.survivor.id, ()), fixed=its.fixed)
+        changes.append(_Change(its.survivor, balance, ABSORBED, [other.id for other in its.others]))
+    await _store(tenant, connection, changes, author=author)
 
 
 async def restore(tenant: TenantId, connection: Connection, ids: Collection[UUID], *, author: Author) -> list[UUID]:
@@ -210,7 +213,7 @@ async def _give_back(
         for child, standing in anew.items():
             if balance.ledger is not None:
                 balance = bring_anew(balance.standing, balance.ledger, child, standing, merged=merged)
-        await _store(tenant, connection, its, balance, event=GAVE_BACK, ids=ids, author=author)
+        await _store(tenant, connection, [_Change(its, balance, GAVE_BACK, ids)], author=author)
         changed[memory_id] = balance.standing
 
 
@@ -243,55 +246,57 @@ async def _merged_into(tenant: TenantId, connection: Connection, survivor: UUID)
     return frozenset(await merged_into(tenant, connection, survivor, limit=2**31 - 1))
 
 
+class _Change(msgspec.Struct, frozen=True):
+    """What becomes of a memory that others were merged into, or were taken from."""
+
+    before: Mergeable
+    balance: Balance
+    event: str
+    ids: Sequence[UUID]
+
+    def record(self) -> dict[str, Any]:
+        """Its columns."""
+        after, ledger = self.balance.standing, self.balance.ledger
+        changes = {**_old_values(self.before.standing, after), "memories": [str(memory_id) for memory_id in self.ids]}
+        return {
+            "id": self.before.id,
+            **msgspec.structs.asdict(after),
+            "merges": None if ledger is None else msgspec.Raw(exact_json(msgspec.to_builtins(ledger))),
+            "event": self.event,
+            "changes": msgspec.Raw(exact_json(changes)),
+        }
+
+
 _STORE: Final = """
-WITH changed AS (
-    UPDATE memory SET scene = $3::text[], importance = $4, merges = $5, version = version + 1,
+WITH input AS (
+    SELECT * FROM json_to_recordset($2::json) AS r(
+        id uuid, scene text[], importance float8, merges jsonb, priority smallint, uses bigint, helpful int,
+        not_helpful int, last_accessed_at timestamptz, event text, changes jsonb)
+), changed AS (
+    UPDATE memory m SET scene = i.scene, importance = i.importance, merges = i.merges, version = m.version + 1,
         updated_at = clock_timestamp()
-    WHERE tenant_id = $1 AND id = $2
-    RETURNING version
+    FROM input i WHERE m.tenant_id = $1 AND m.id = i.id
+    RETURNING m.id, m.version, i.event, i.changes
 ), used AS (
-    UPDATE memory_usage SET priority = $6, access_count = $7, helpful = $8, not_helpful = $9, last_accessed_at = $10
-    WHERE tenant_id = $1 AND memory_id = $2
+    UPDATE memory_usage u SET priority = i.priority, access_count = i.uses, helpful = i.helpful,
+        not_helpful = i.not_helpful, last_accessed_at = i.last_accessed_at
+    FROM input i WHERE u.tenant_id = $1 AND u.memory_id = i.id
 ), scenes_left AS (
-    DELETE FROM memory_scene WHERE tenant_id = $1 AND memory_id = $2 AND NOT scene = ANY ($3::text[])
+    DELETE FROM memory_scene s USING input i
+    WHERE s.tenant_id = $1 AND s.memory_id = i.id AND NOT s.scene = ANY (i.scene)
 ), scenes_entered AS (
     INSERT INTO memory_scene (tenant_id, memory_id, scene)
-    SELECT DISTINCT $1::uuid, $2::uuid, tag FROM unnest($3::text[]) AS tag
+    SELECT DISTINCT $1::uuid, id, tag FROM input, unnest(scene) AS tag
     ON CONFLICT DO NOTHING
 )
 INSERT INTO history (tenant_id, memory_id, version, event, key_id, request_id, changes)
-SELECT $1, $2, version, $11, $12, $13, $14 FROM changed
+SELECT $1, id, version, event, $3, $4, changes FROM changed
 """
 
 
-async def _store(
-    tenant: TenantId,
-    connection: Connection,
-    its: Mergeable,
-    balance: Balance,
-    *,
-    event: str,
-    ids: Sequence[UUID],
-    author: Author,
-) -> None:
-    after = balance.standing
-    await connection.execute(
-        _STORE,
-        tenant,
-        its.id,
-        after.scene,
-        after.importance,
-        balance.ledger and msgspec.to_builtins(balance.ledger),
-        after.priority,
-        after.uses,
-        after.helpful,
-        after.not_helpful,
-        after.last_accessed_at,
-        event,
-        author.key_id,
-        author.request_id,
-        {**_old_values(its.standing, after), "memories": [str(memory_id) for memory_id in ids]},
-    )
+async def _store(tenant: TenantId, connection: Connection, changes: Sequence[_Change], *, author: Author) -> None:
+    records = msgspec.json.encode([change.record() for change in changes]).decode()
+    await connection.execute(_STORE, tenant, records, author.key_id, author.request_id)
 
 
 def _old_values(before: Standing, after: Standing) -> dict[str, Any]:

@@ -4,6 +4,7 @@ A run looks at what was changed since the last one, plans all of its merges, and
 one transaction. A dry run is the same run without the last part.
 """
 
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -23,8 +24,9 @@ from memplane_core.storage import merge_plans, merge_reads, merges
 from memplane_core.storage.generations import active_generation
 from memplane_core.storage.jobs import SAMPLE, Advance, end_job, save_job
 from memplane_core.storage.markers import Author
+from memplane_core.storage.merge_plans import Planned
 from memplane_core.storage.merge_reads import FIRST, Place
-from memplane_core.storage.merges import Mergeable
+from memplane_core.storage.merges import Joining, Mergeable
 from memplane_core.storage.session import Connection, Database
 from memplane_maintenance.jobs.job import EndedItself, JobFailed, Run, RunLost, StepResult, checkpoint_of
 from memplane_maintenance.jobs.merge_planning import Page, Planner
@@ -37,7 +39,9 @@ _SEEDS: Final = 128
 _AT_A_TIME: Final = 1_000
 """Most memories that are merged in one transaction; a larger cluster takes several."""
 
-_SURVIVORS: Final = 100
+_TOGETHER: Final = 300
+"""Memories of small clusters that are merged in one transaction."""
+
 _SETTLES: Final = 10
 """How often a run waits for the index to show what was written last."""
 
@@ -171,13 +175,11 @@ class Merge:
                     limit=_SEEDS,
                 )
             if seeds:
-                clusters = await self._planner.plan(run.tenant, page, seeds, whole=whole)
-                async with self._database.tenant(run.tenant) as connection:
-                    await run.hold(connection)
-                    for cluster in clusters:
-                        await merge_plans.plan(
-                            run.tenant, connection, job_id=run.record.id, survivor=cluster.survivor, revs=cluster.revs
-                        )
+                planned = await self._planner.plan(run.tenant, page, seeds, whole=whole)
+                if planned:
+                    async with self._database.tenant(run.tenant) as connection:
+                        await run.hold(connection)
+                        await merge_plans.plan(run.tenant, connection, planned, job_id=run.record.id)
                 waiting = [seed.place.at for seed in seeds if seed.waits]
                 held = min([*waiting, *([memo.held] if memo.held else [])], default=None)
                 memo = msgspec.structs.replace(memo, after=seeds[-1].place, held=held)
@@ -206,60 +208,55 @@ class Merge:
         ends_at = time.monotonic() + _STEP_S
         saved = _advance(run, memo)
         while True:
-            async with self._database.tenant(run.tenant) as connection:
-                survivors = await merge_plans.survivors(run.tenant, connection, job_id=run.record.id, limit=_SURVIVORS)
-            if not survivors:
-                return await self._end(run, memo, result=dict(saved.result))
-            for survivor in survivors:
-                saved = await self._merge(run, survivor, saved)
-                if time.monotonic() >= ends_at:
-                    return saved
+            merged = await self._merge_some(run, saved)
+            if merged is None:
+                return await self._end(run, memo, result=saved.result)
+            saved = merged
+            if time.monotonic() >= ends_at:
+                return saved
 
-    async def _merge(self, run: Run, survivor: UUID, before: Advance) -> Advance:
-        try:
-            async with self._database.tenant(run.tenant) as connection:
-                await run.hold(connection)
-                return await self._merge_one(run, connection, survivor, before)
-        except ErasureUnderWay:  # soon there is nothing left of it to merge
-            async with self._database.tenant(run.tenant) as connection:
-                await run.hold(connection)
-                gone = await merge_plans.planned_for(
-                    run.tenant, connection, job_id=run.record.id, survivor=survivor, limit=2**31 - 1
-                )
-                await merge_plans.done_with(run.tenant, connection, [survivor, *gone], job_id=run.record.id)
-            return before
+    async def _merge_some(self, run: Run, before: Advance) -> Advance | None:
+        """Carry out the next clusters of the plan; None where there are none left."""
+        for most in (_TOGETHER, 1):
+            try:
+                return await self._merge_up_to(run, before, most=most)
+            except ErasureUnderWay:
+                continue  # of one of them: each by itself, then
+        async with self._database.tenant(run.tenant) as connection:
+            await run.hold(connection)
+            [first] = await merge_plans.next_planned(run.tenant, connection, job_id=run.record.id, limit=1)
+            await merge_plans.forget_cluster(run.tenant, connection, first.survivor_id, job_id=run.record.id)
+        return before  # soon there is nothing left of that one to merge
 
-    async def _merge_one(self, run: Run, connection: Connection, survivor: UUID, before: Advance) -> Advance:
-        """A cluster, or a portion of a large one, as far as it still is what was compared."""
+    async def _merge_up_to(self, run: Run, before: Advance, *, most: int) -> Advance | None:
+        """Clusters of `most` memories in all, and at least one, in one transaction with what they count for."""
         tenant, job_id = run.tenant, run.record.id
-        revs = await merge_plans.planned_for(tenant, connection, job_id=job_id, survivor=survivor, limit=_AT_A_TIME + 1)
-        last = len(revs) <= _AT_A_TIME
-        revs = dict(list(revs.items())[:_AT_A_TIME])
-        own = await merge_plans.planned_rev(tenant, connection, survivor, job_id=job_id)
-        whole = {**revs, survivor: own}
-        locked = await merges.lock(tenant, connection, whole)
-        as_compared = [its for its in locked.values() if its.alive and its.rev == whole[its.id]]
-        together = _fitting(survivor, as_compared)
-        if len(together) > 1:
-            stays, *others = together
-            grace = timedelta(days=run.params(MergeParams).grace_days)
-            await merges.merge(
-                tenant,
-                connection,
-                stays,
-                others,
-                purge_at=await merge_reads.now(tenant, connection) + grace,
-                author=Author(run.record.started_by, str(job_id)),
-                fixed=stays.candidate.pinned,
-            )
-        await merge_plans.done_with(tenant, connection, [*revs, survivor] if last else list(revs), job_id=job_id)
-        result = dict(before.result)
-        result["merged"] += max(len(together) - 1, 0)
-        result["clusters"] += last and len(together) > 1
-        advance = msgspec.structs.replace(before, result=result, done=before.done + len(revs))
-        if await save_job(tenant, connection, job_id, epoch=run.record.epoch, advance=advance) is None:
-            raise RunLost
-        return advance
+        async with self._database.tenant(tenant) as connection:
+            await run.hold(connection)
+            found = await merge_plans.next_planned(tenant, connection, job_id=job_id, limit=_AT_A_TIME + 1)
+            portions = _portions(found, most=most)
+            if not portions:
+                return None
+            revs = {its.memory_id: its.rev for portion in portions for its in portion.planned}
+            for portion in portions:
+                if portion.survivor not in revs:  # of a cluster in portions, and not among these
+                    own = await merge_plans.planned_rev(tenant, connection, portion.survivor, job_id=job_id)
+                    revs[portion.survivor] = own or 0
+            locked = await merges.lock(tenant, connection, revs)
+            as_compared = {its.id: its for its in locked.values() if its.alive and its.rev == revs[its.id]}
+            joinings = [joining for portion in portions if (joining := _joining(portion, as_compared))]
+            if joinings:
+                grace = timedelta(days=run.params(MergeParams).grace_days)
+                purge_at = await merge_reads.now(tenant, connection) + grace
+                author = Author(run.record.started_by, str(job_id))
+                await merges.merge(tenant, connection, joinings, purge_at=purge_at, author=author)
+            gone = [its.memory_id for portion in portions for its in portion.planned]
+            kept = {portion.survivor for portion in portions if not portion.last}
+            await merge_plans.done_with(tenant, connection, set(gone) - kept, job_id=job_id)
+            advance = _counted(before, joinings, portions)
+            if await save_job(tenant, connection, job_id, epoch=run.record.epoch, advance=advance) is None:
+                raise RunLost
+            return advance
 
     async def _end(self, run: Run, memo: Memo, *, result: Mapping[str, int]) -> EndedItself:
         """The run ends, and the next one begins where it has come to, in one transaction."""
@@ -280,15 +277,48 @@ class Merge:
         return EndedItself()
 
 
-def _fitting(survivor: UUID, found: Sequence[Mergeable]) -> list[Mergeable]:
-    """The one that stays first, and as many as it can stand for: what was planned may have been changed since."""
-    if not found:
-        return []
-    by_id = {its.id: its for its in found}
-    ranked = by_rank(its.candidate for its in found)
-    if survivor in by_id:
-        ranked = [by_id[survivor].candidate, *(its for its in ranked if its.id != survivor)]
-    return [by_id[its.id] for its in fitting(ranked)]
+class _Portion(msgspec.Struct, frozen=True):
+    """A cluster of the plan, or a part of a large one; `last` where nothing of it is left then."""
+
+    survivor: UUID
+    planned: list[Planned]
+    last: bool
+
+
+def _portions(found: Sequence[Planned], *, most: int) -> list[_Portion]:
+    """The first clusters with `most` memories in all, or the very first one alone."""
+    whole = len(found) <= _AT_A_TIME
+    groups = [list(group) for _, group in itertools.groupby(found[:_AT_A_TIME], key=lambda its: its.survivor_id)]
+    portions = [
+        _Portion(group[0].survivor_id, group, last=whole or n < len(groups) - 1) for n, group in enumerate(groups)
+    ]
+    size, taken = 0, list[_Portion]()
+    for portion in portions:
+        size += len(portion.planned)
+        if taken and (size > most or not portion.last):
+            break
+        taken.append(portion)
+    return taken
+
+
+def _joining(portion: _Portion, as_compared: Mapping[UUID, Mergeable]) -> Joining | None:
+    """As much of a cluster as still is what was compared, the one that stays first: it may be another by now."""
+    ids = {portion.survivor, *(its.memory_id for its in portion.planned)}
+    ranked = by_rank(as_compared[its].candidate for its in ids if its in as_compared)
+    ranked.sort(key=lambda its: its.id != portion.survivor)
+    together = [as_compared[its.id] for its in fitting(ranked)] if ranked else []
+    if len(together) < 2:
+        return None
+    return Joining(survivor=together[0], others=together[1:], fixed=together[0].candidate.pinned)
+
+
+def _counted(before: Advance, joinings: Sequence[Joining], portions: Sequence[_Portion]) -> Advance:
+    unfinished = sum(not portion.last for portion in portions)
+    result = dict(before.result)
+    result["merged"] += sum(len(joining.others) for joining in joinings)
+    result["clusters"] += max(len(joinings) - unfinished, 0)
+    done = before.done + sum(its.memory_id != its.survivor_id for portion in portions for its in portion.planned)
+    return msgspec.structs.replace(before, result=result, done=done)
 
 
 def _terms(params: MergeParams, threshold: float) -> dict[str, object]:

@@ -17,6 +17,7 @@ from memplane_core.domain.ports import VectorIndex
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import merge_reads
 from memplane_core.storage.candidates import SCAN_LIMIT
+from memplane_core.storage.merge_plans import Planned
 from memplane_core.storage.merge_reads import OwnedVector, Scope, Seed, Text
 from memplane_core.storage.session import Connection, Database
 
@@ -43,13 +44,6 @@ _MARGIN_S: Final = 60
 
 _SLACK: Final = 1e-3
 """How far below the threshold two chunks may be, by a quicker sum, and still be looked at closely."""
-
-
-class Cluster(msgspec.Struct, frozen=True):
-    """Memories to be merged: which is to stay, and the revision of each as it was compared."""
-
-    survivor: UUID
-    revs: Mapping[UUID, int]
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,8 +109,8 @@ class Planner:
 
     async def plan(
         self, tenant: TenantId, page: Page, seeds: Sequence[Seed], *, whole: Mapping[Scope, Whole] | None
-    ) -> list[Cluster]:
-        """Clusters among these memories, their nearest, and all that those stand for.
+    ) -> list[Planned]:
+        """What to merge of these memories, their nearest, and all that those stand for.
 
         Raises:
             IndexUnavailable: The index is away, and there are too many memories to do without.
@@ -250,14 +244,14 @@ def _clusters(
     read: Mapping[UUID, _Read],
     *,
     threshold: float,
-) -> list[Cluster]:
+) -> list[Planned]:
     """What all say the same of is compared; a memory of whose group anything is unknown is left as it is."""
     saying: defaultdict[tuple[object, ...], list[UUID]] = defaultdict(list)
     for memory_id in sorted(groups):
         group = groups[memory_id]
         if group <= vectors.keys() and group <= read.keys() and len({read[member].says for member in group}) == 1:
             saying[read[memory_id].says].append(memory_id)
-    found: list[Cluster] = []
+    found: list[Planned] = []
     for ids in saying.values():
         if len(ids) > 1:
             alike = similarities([_item(memory_id, groups, vectors, read) for memory_id in ids])
@@ -282,13 +276,13 @@ def _item(
     )
 
 
-def _settled(ids: Sequence[UUID], groups: Mapping[UUID, set[UUID]], read: Mapping[UUID, _Read]) -> Iterable[Cluster]:
+def _settled(ids: Sequence[UUID], groups: Mapping[UUID, set[UUID]], read: Mapping[UUID, _Read]) -> Iterable[Planned]:
     """Who stays. What is too much for one is left to the next, as far as any two of it still fit."""
     left = by_rank(_candidate(memory_id, groups, read) for memory_id in ids)
     while len(left) > 1:
         taken = fitting(left)
         if len(taken) > 1:
-            yield Cluster(left[0].id, {its.id: read[its.id].text.rev for its in taken})
+            yield from (Planned(its.id, left[0].id, read[its.id].text.rev) for its in taken)
         gone = {its.id for its in taken}
         left = [its for its in left if its.id not in gone]
 
