@@ -13,7 +13,7 @@ from litestar.openapi.spec import OpenAPIMediaType, Operation, Reference, Reques
 from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts.checks import changed_fields, check_weights
+from memplane_core.contracts.checks import changed_fields, check_policy
 from memplane_core.contracts.export import HeaderLine, HistoryLine, MemoryLine, PolicyLine, TrailerLine
 from memplane_core.contracts.imports import (
     LISTED,
@@ -26,7 +26,6 @@ from memplane_core.contracts.imports import (
 )
 from memplane_core.contracts.policy import PolicyPatch
 from memplane_core.domain.errors import Conflict, Fault, InvalidRequest, MemplaneError, invalid
-from memplane_core.domain.ranking import Weights
 from memplane_core.domain.tenancy import Principal
 from memplane_core.storage import idempotency
 from memplane_core.storage.idempotency import Fingerprint
@@ -232,12 +231,11 @@ class _Import:
 
 
 def _checked(policy: PolicyPatch) -> PolicyPatch:
-    if isinstance(policy.weights, Weights):
-        try:
-            check_weights(policy.weights)
-        except InvalidRequest as error:
-            faults = [Fault(f"/lines/2/policy{fault.pointer}", fault.detail) for fault in error.faults]
-            raise InvalidRequest(error.detail, faults=faults) from None
+    try:
+        check_policy(policy)
+    except InvalidRequest as error:
+        faults = [Fault(f"/lines/2/policy{fault.pointer}", fault.detail) for fault in error.faults]
+        raise InvalidRequest(error.detail, faults=faults) from None
     return policy
 
 

@@ -10,9 +10,8 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts.checks import changed_fields, check_thresholds, check_weights
-from memplane_core.contracts.policy import MaintenancePatch, Policy, PolicyPatch, PrioritySchedule
-from memplane_core.domain.ranking import Weights
+from memplane_core.contracts.checks import changed_fields, check_policy
+from memplane_core.contracts.policy import MaintenancePatch, Policy, PolicyPatch
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.idempotency import Effect
 from memplane_core.storage.policies import change_policy, policy_of
@@ -105,10 +104,9 @@ async def _change(
     request: ServiceRequest, tenant: TenantId, database: Database, *, wanted: PolicyPatch, key: str | None
 ) -> Response[Policy]:
     changes = {name: msgspec.to_builtins(value) for name, value in changed_fields(wanted).items()}
-    if isinstance(wanted.weights, Weights):
-        check_weights(wanted.weights)
     if isinstance(wanted.maintenance, MaintenancePatch):
-        _check_maintenance(wanted.maintenance)
+        changed_fields(wanted.maintenance)
+    check_policy(wanted)
 
     async def change(connection: Connection) -> Effect:
         await change_policy(tenant, connection, changes=changes)
@@ -116,13 +114,6 @@ async def _change(
 
     changed = await carry_out(request, tenant, database, key=key, act=change, details={"fields": sorted(changes)})
     return Response(await _get(tenant, database), headers=changed.headers)
-
-
-def _check_maintenance(wanted: MaintenancePatch) -> None:
-    """Raises InvalidRequest where nothing is named, or rules make no sense."""
-    changed_fields(wanted)
-    if isinstance(wanted.priorities, PrioritySchedule):
-        check_thresholds(wanted.priorities.thresholds, pointer="/maintenance/priorities/thresholds")
 
 
 POLICY_ROUTES: Final[Sequence[ControllerRouterHandler]] = (

@@ -42,13 +42,18 @@ class Calendar:
 
     async def day(self) -> list[str]:
         """What is begun in a day, each run ended before the next look."""
-        await self.sql("UPDATE job SET created_at = created_at - interval '1 day'")
-        await self.sql("UPDATE tenant SET created_at = created_at - interval '1 day'")
-        kinds: list[str] = []
-        while found := await self.begun():
+        kinds, found = list[str](), await self.day_begins()
+        while found:
             kinds += found
             await self.sql("UPDATE job SET state = 'done'")
+            found = await self.begun()
         return kinds
+
+    async def day_begins(self) -> list[str]:
+        """What the first look begins a day later."""
+        await self.sql("UPDATE job SET created_at = created_at - interval '1 day'")
+        await self.sql("UPDATE tenant SET created_at = created_at - interval '1 day'")
+        return await self.begun()
 
     async def policy(self, **maintenance: Any) -> None:
         """Change the tenant's."""
@@ -173,3 +178,30 @@ async def test_a_hundred_tenants_at_once_all_finish_and_a_broken_one_fails_alone
             assert (job.state, job.error, priority) == ("running", "internal error: ValidationError", 5)
         else:
             assert (job.state, job.error, priority) == ("done", None, 4)
+
+
+async def test_a_policy_that_nothing_can_be_begun_by_holds_up_no_other_tenant(
+    calendar: Calendar, database: Database
+) -> None:
+    tenants = sorted([calendar.tenant, *[await make_tenant(database) for _ in range(2)]])
+    for tenant in tenants:
+        await MemoryDesk(database, tenant, calendar.desk._embedder).write("one")  # pyright: ignore[reportPrivateUsage]
+        async with database.tenant(tenant) as connection:
+            await connection.execute("UPDATE tenant SET created_at = created_at - interval '1 day'")
+    senseless: dict[str, Any] = {"maintenance": {"priorities": {"thresholds": [3, 2, 1, 0]}}}
+    async with database.tenant(tenants[0]) as connection:
+        await connection.execute("UPDATE tenant SET policy = $1", senseless)
+    begun = await Scheduler(database, calendar.client, at_once=10_000).run()
+    assert [its.tenant for its in begun if its.tenant in tenants] == tenants[1:]
+
+
+async def test_what_is_held_up_keeps_nothing_else_from_beginning(calendar: Calendar) -> None:
+    await calendar.desk.write("one")
+    await calendar.policy(**{**ALL_OFF, "merge": {"enabled": True}})
+    assert await calendar.day_begins() == ["merge"]
+    await calendar.policy(priorities={"enabled": True}, prune={"enabled": True})
+    assert await calendar.day_begins() == []
+    await calendar.sql("UPDATE job SET state = 'running', error = 'the index is away'")
+    assert await calendar.day_begins() == ["priorities"]
+    await calendar.sql("UPDATE job SET state = 'done' WHERE kind = 'priorities'")
+    assert await calendar.begun() == ["prune"]

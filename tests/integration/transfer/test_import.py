@@ -193,6 +193,17 @@ class TestWhoMay:
         assert (await send(other, before.body, policy="true")).json()["policy"] is True
         assert (await other.get("/v1/policy")).json() == (await client.get("/v1/policy")).json()
 
+    async def test_a_policy_that_could_not_be_set_is_not_imported_either(self, other: httpx2.AsyncClient) -> None:
+        before = (await other.get("/v1/policy")).json()
+        for policy, pointer in (
+            ({"weights": dict.fromkeys(before["weights"], 0)}, "weights"),
+            ({"maintenance": {"priorities": {"thresholds": [3, 2, 1, 0]}}}, "maintenance/priorities/thresholds"),
+        ):
+            answer = await send(other, whole([header(), as_line({"kind": "policy", "policy": policy})]), policy="true")
+            assert answer.status_code == 422, answer.text
+            assert answer.json()["errors"][0]["pointer"] == f"/lines/2/policy/{pointer}"
+        assert (await other.get("/v1/policy")).json() == before
+
     async def test_it_is_told_in_the_audit_when_it_begins_and_when_it_ends(self, other: httpx2.AsyncClient) -> None:
         await send(other, whole([header(), as_line(memory())]))
         await send(other, whole([header(), as_line(memory(priority=9))]))

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from memplane_core.contracts.memories import BatchWrite, MemoryFields, MemoryPatch, MemoryWrite
+from memplane_core.contracts.policy import MaintenancePatch, PolicyPatch, PrioritySchedule
 from memplane_core.domain.errors import Fault, InvalidRequest, invalid
 from memplane_core.domain.memory import CONTENT_BYTES, ENTITY_BYTES, LABEL_BYTES, METADATA_BYTES, METADATA_DEPTH
 from memplane_core.domain.ranking import Weights
@@ -76,6 +77,14 @@ def check_thresholds(thresholds: Sequence[float], *, pointer: str) -> None:
     """Raises InvalidRequest where a higher priority would take less than a lower one."""
     if any(after <= before for before, after in pairwise(thresholds)):
         raise invalid(pointer, "must ascend: each threshold above the one before it")
+
+
+def check_policy(patch: PolicyPatch) -> None:
+    """Raises InvalidRequest where what a policy names could not be worked by. For every way that one comes."""
+    if isinstance(patch.weights, Weights):
+        check_weights(patch.weights)
+    if isinstance(patch.maintenance, MaintenancePatch) and isinstance(patch.maintenance.priorities, PrioritySchedule):
+        check_thresholds(patch.maintenance.priorities.thresholds, pointer="/maintenance/priorities/thresholds")
 
 
 def text_faults(text: str, pointer: str, limit: int) -> list[Fault]:

@@ -17,7 +17,7 @@ from memplane_core.contracts.job_runs import MergeParams
 from memplane_core.contracts.maintenance_runs import MaintenanceKind, params_of
 from memplane_core.contracts.policy import MaintenancePolicy, MergeRules
 from memplane_core.contracts.reflect_runs import reflect_params
-from memplane_core.domain.errors import Conflict
+from memplane_core.domain.errors import Conflict, Unavailable
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage.jobs import create_job, forget_old_runs
@@ -26,6 +26,7 @@ from memplane_core.storage.reconcile import has_memories
 from memplane_core.storage.schedules import Standing, standing_of
 from memplane_core.storage.session import Connection, Database
 from memplane_core.storage.tenants import list_tenants
+from memplane_maintenance.errors import origin
 from memplane_maintenance.jobs.reconcile_watch import STARTED_BY
 
 log = get_logger(__name__)
@@ -117,7 +118,8 @@ class Begun(msgspec.Struct, frozen=True):
 class Scheduler:
     """Looks at tenants in the order of their ids, and goes on where the last run stopped.
 
-    Of one tenant it has one job under way at a time, so that those with much to do leave the workers to others.
+    Of one tenant it has one job under way at a time, so that those with much to do leave the workers to others; one
+    that something holds up does not count, for nothing is to be deleted late because the index is away.
 
     Args:
         database: Of the tenants.
@@ -147,7 +149,7 @@ class Scheduler:
             async with self._database.system() as connection:
                 page = [tenant.id for tenant in await list_tenants(connection, after=after, limit=_PAGE)]
             for tenant in page:
-                begun += await self._look_at(tenant)
+                begun += await self._seen_to(tenant)
                 after = tenant
                 if len(begun) >= self._at_once or time.monotonic() >= ends_at:
                     await self._remember(after)
@@ -156,15 +158,26 @@ class Scheduler:
                 await self._remember(None)
                 return begun
 
+    async def _seen_to(self, tenant: TenantId) -> list[Begun]:
+        """What was begun; nothing where that fails: it is tried again, and is no trouble of the tenants behind it."""
+        try:
+            return await self._look_at(tenant)
+        except Unavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, those behind it must not wait
+            # Without the message, which may quote a policy.
+            log.warning("schedule_failed", tenant=str(tenant), error=type(error).__name__, where=origin(error))
+            return []
+
     async def _look_at(self, tenant: TenantId) -> list[Begun]:
         async with self._database.tenant(tenant) as connection:
             standing = await standing_of(tenant, connection, kinds=self._kinds)
-            if standing is None or standing.under_way:
+            if standing is None or standing.under_way - standing.held_up:
                 return []
             for its in self._scheduled:
                 plan = its.plan(standing.policy.maintenance)
                 due = plan.enabled and standing.idle_s[its.kind] >= plan.every_hours * _HOUR_S
-                if due and await its.has_work(tenant, connection, standing):
+                if due and its.kind not in standing.under_way and await its.has_work(tenant, connection, standing):
                     return await self._begin(tenant, connection, its, standing=standing)
         return []
 
