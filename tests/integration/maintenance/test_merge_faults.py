@@ -177,6 +177,7 @@ class TestTheIndex:
         self, desk: MemoryDesk, lite: MilvusIndex, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(merge_planning, "_WORTH_A_SEARCH", 0)
+        monkeypatch.setattr(merge_planning, "_LONGEST_REST_S", 0.0)
         merging = Merging(desk, lite, HashEmbedder(window=200))
         ids = await merging.write(*copies(1_000), user_id="u")
         others = await merging.write(*(f"note {n} about something else" for n in range(50)), user_id="u")
