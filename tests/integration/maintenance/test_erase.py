@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import AsyncGenerator
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import msgspec
@@ -97,27 +97,39 @@ async def forget(erasing: Erasing, memory_id: UUID) -> None:
 
 
 async def leave_traces(erasing: Erasing, mark: str, own: UUID) -> None:
-    """What else may be kept of a user: a repeat, a run that was asked about it, and a key."""
-    await erasing.sql(
-        "INSERT INTO idempotency (tenant_id, key, route, body_hash, outcome) VALUES ($1, $2, 'POST /', '', $3),"
-        " ($1, 'of somebody else', 'POST /', '', $4)",
-        erasing.tenant,
-        f"repeat of {mark}",
-        [{"id": str(own), "status": 201, "deduplicated": False}],
-        [{"id": str(uuid4())}],
-    )
+    """What else may be kept of a user: runs that were asked about it, plans, keys, and repeats of all kinds."""
+    key = uuid4().hex[:12]
     await erasing.sql(
         "INSERT INTO api_key (tenant_id, id, name, digest, scopes, bind_user_id)"
         " VALUES ($1, $2, $3, '', '{}', $3), ($1, $4, 'another', '', '{}', 'another')",
         erasing.tenant,
-        uuid4().hex[:12],
+        key,
         mark,
         uuid4().hex[:12],
     )
     async with erasing.database.tenant(erasing.tenant) as connection:
         for kind, params in (("forget", {"filters": {"user_id": {"in": [mark]}}}), ("prune", {"user": "another"})):
             await create_job(erasing.tenant, connection, kind=kind, params=params, dry_run=False, started_by="test")
-    await erasing.sql("UPDATE job SET state = 'done' WHERE kind = 'forget'")
+    [job] = await erasing.sql("UPDATE job SET state = 'done' WHERE kind = 'forget' RETURNING id")
+    await erasing.sql(
+        "INSERT INTO merge_plan (tenant_id, job_id, memory_id, survivor_id, rev)"
+        " SELECT $1, id, $2, $2, 1 FROM job WHERE kind = 'prune'",
+        *(erasing.tenant, own),
+    )
+    outcomes: dict[str, Any] = {
+        "written": [{"id": str(own), "status": 201, "deduplicated": False}],
+        "forgotten": {"dry_run": False, "forgotten": 1, "sample": [str(own)], "complete": True},
+        "job": [{"id": str(job["id"])}],
+        "key": {"id": key},
+        f"POST /v1/memories/{own}/undo": {"restored": [], "complete": True},
+    }
+    repeats = [(f"{name} of {mark}", name, outcome) for name, outcome in outcomes.items()]
+    repeats.append(("of somebody else", f"POST /v1/memories/{uuid4()}/undo", [{"id": str(uuid4())}]))
+    await erasing.sql(
+        "INSERT INTO idempotency (tenant_id, key, route, body_hash, outcome)"
+        " SELECT $1, r ->> 0, r ->> 1, '', r -> 2 FROM jsonb_array_elements($2::jsonb) AS r",
+        *(erasing.tenant, repeats),
+    )
 
 
 class TestReach:
@@ -171,7 +183,8 @@ class TestReach:
         assert None not in keys.values()
         assert (done.user_id, done.counts["memories"], done.counts["citing"]) == (None, len(own) + 2, 2)
         assert done.counts["index_rows_g1"] == len(own) + 2
-        assert (done.counts["keys"], done.counts["jobs"], done.counts["idempotency"]) == (1, 1, 1)
+        assert (done.counts["keys"], done.counts["jobs"], done.counts["idempotency"]) == (1, 1, 5)
+        assert done.counts["merge_plans"] == 1
         assert (done.counts["cached_vectors"], done.counts["recalls"]) == (1, 1)
         assert [row["user_id"] for row in await erasing.sql("SELECT user_id FROM reflection")] == ["another"]
         assert deeper not in {row["id"] for row in kept}

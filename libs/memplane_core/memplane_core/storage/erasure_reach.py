@@ -29,6 +29,8 @@ STORES: Final[Mapping[str, str]] = {
 }
 """Tables with rows of memories, and what receipts call them. A test holds them against the schema."""
 
+_SWEPT: Final = frozenset(("merge_plan",))
+"""Those whose rows do not go with the memory: `sweep_traces` deletes and counts them."""
 
 SUBJECTS: Final = ("reflection",)
 """Tables that keep something by the name of a user or an agent and not by memory, likewise."""
@@ -92,6 +94,7 @@ async def _erase(tenant: TenantId, connection: Connection, erasure_id: UUID, ids
         f"(SELECT count(*) FROM {table} WHERE tenant_id = $1"
         f" AND {'id' if table == 'memory' else 'memory_id'} = ANY($2)) AS {name}"
         for table, name in STORES.items()
+        if table not in _SWEPT
     )
     row = await connection.fetchrow(
         f"""
@@ -114,12 +117,12 @@ async def _erase(tenant: TenantId, connection: Connection, erasure_id: UUID, ids
         ids,
     )
     await remove_memories(tenant, connection, ids)
-    counts = {name: row[name] for name in STORES.values() if row[name]}
+    counts = {name: row[name] for table, name in STORES.items() if table not in _SWEPT and row[name]}
     return Erased(len(ids), counts, row["unsettled"])
 
 
 async def sweep_traces(tenant: TenantId, connection: Connection, erasure_id: UUID) -> dict[str, int]:
-    """Delete what still is there of memories that are gone: none, unless something came in between.
+    """Delete what still is there of memories that are gone: plans to merge them, and what came in between.
 
     Removals that the outbox has to tell the index stay until it has told them; they know no more than ids.
     """
@@ -184,29 +187,47 @@ async def blank_history(tenant: TenantId, connection: Connection, *, who: Subjec
     return int(blanked)
 
 
-async def forget_repeats(tenant: TenantId, connection: Connection, erasure_id: UUID) -> int:
-    """Delete what is kept for repeats of requests that were about memories that are gone; returns how many."""
+async def forget_repeats(
+    tenant: TenantId, connection: Connection, erasure_id: UUID, *, also: Collection[str] = ()
+) -> int:
+    """Delete what is kept for repeats of requests that named memories that are gone, in whatever they came to.
+
+    Args:
+        tenant: Whose requests.
+        connection: A transaction of the tenant.
+        erasure_id: Knows the memories.
+        also: Ids of other things that the subject has named: what asked for them goes too.
+
+    Returns:
+        How many.
+    """
     return int(
         await connection.fetchval(
             """
-            WITH about AS (
-                SELECT DISTINCT i.key FROM idempotency i
-                CROSS JOIN LATERAL jsonb_path_query(i.outcome, 'lax $.**.id') AS named(id)
-                JOIN erased_memory e ON e.tenant_id = $1 AND e.erasure_id = $2
-                    AND e.memory_id::text = lower(named.id #>> '{}')
+            WITH named AS (
+                SELECT i.key, value #>> '{}' AS id FROM idempotency i
+                CROSS JOIN LATERAL jsonb_path_query(i.outcome, 'lax $.** ? (@.type() == "string")') AS value
                 WHERE i.tenant_id = $1
+                UNION ALL
+                SELECT key, substring(route FROM '[0-9A-Fa-f-]{36}') FROM idempotency WHERE tenant_id = $1
+            ), about AS (
+                SELECT n.key FROM named n
+                JOIN erased_memory e ON e.tenant_id = $1 AND e.erasure_id = $2 AND e.memory_id::text = lower(n.id)
+                UNION
+                SELECT key FROM named WHERE id = ANY($3::text[])
             ), gone AS (
                 DELETE FROM idempotency i USING about WHERE i.tenant_id = $1 AND i.key = about.key RETURNING 1
             ) SELECT count(*) FROM gone
             """,
             tenant,
             erasure_id,
+            list(also),
         )
     )
 
 
-async def revoke_keys(tenant: TenantId, connection: Connection, *, who: Subject, subject: str) -> int:
-    """Revoke the keys that are bound to `who`, and let them name it no more; returns how many there were.
+async def revoke_keys(tenant: TenantId, connection: Connection, *, who: Subject, subject: str) -> list[str]:
+    """Revoke the keys that are bound to `who`, and let them name it no more; returns their public ids.
 
     Args:
         tenant: Whose keys.
@@ -219,22 +240,19 @@ async def revoke_keys(tenant: TenantId, connection: Connection, *, who: Subject,
         for name, parameter, value in (("user_id", "$2", who.user_id), ("agent_id", "$3", who.agent_id))
         if value is not None
     ]
-    return int(
-        await connection.fetchval(
-            f"""
-            WITH revoked AS (
+    rows = await connection.fetch(
+        f"""
                 UPDATE api_key SET revoked_at = coalesce(revoked_at, clock_timestamp()), name = 'erased',
                     bind_user_id = CASE WHEN bind_user_id = $2 THEN $4 ELSE bind_user_id END,
                     bind_agent_id = CASE WHEN bind_agent_id = $3 THEN $4 ELSE bind_agent_id END
-                WHERE tenant_id = $1 AND {" AND ".join(bound)} RETURNING 1
-            ) SELECT count(*) FROM revoked, (SELECT $2::text, $3::text) AS given
+                WHERE tenant_id = $1 AND {" AND ".join(bound)} RETURNING id
             """,
-            tenant,
-            who.user_id,
-            who.agent_id,
-            f"erased {subject}",
-        )
+        tenant,
+        who.user_id,
+        who.agent_id,
+        f"erased {subject}",
     )
+    return [row["id"] for row in rows]
 
 
 async def forget_subject(tenant: TenantId, connection: Connection, *, who: Subject) -> int:
@@ -257,11 +275,11 @@ class JobTraces(msgspec.Struct, frozen=True):
     """What became of runs that name a subject.
 
     Attributes:
-        deleted: Those that had ended.
+        deleted: Ids of those that had ended.
         living: Those that have not; they were asked to end.
     """
 
-    deleted: int
+    deleted: list[str]
     living: int
 
 
@@ -283,7 +301,7 @@ async def forget_jobs(tenant: TenantId, connection: Connection, erasure_id: UUID
         tenant,
         living,
     )
-    return JobTraces(len(ended), len(living))
+    return JobTraces([str(job_id) for job_id in ended], len(living))
 
 
 async def _mentioned(

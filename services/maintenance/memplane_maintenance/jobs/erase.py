@@ -133,10 +133,12 @@ class Erase:
             counts = Counter(await erasure_reach.sweep_traces(tenant, connection, erasure.id))
             counts["reflections"] += await erasure_reach.forget_subject(tenant, connection, who=who)
             counts["history_blanked"] += await erasure_reach.blank_history(tenant, connection, who=who)
-            counts["idempotency"] += await erasure_reach.forget_repeats(tenant, connection, erasure.id)
-            counts["keys"] += await erasure_reach.revoke_keys(tenant, connection, who=who, subject=erasure.subject)
+            keys = await erasure_reach.revoke_keys(tenant, connection, who=who, subject=erasure.subject)
             jobs = await erasure_reach.forget_jobs(tenant, connection, erasure.id, who=who)
-            counts["jobs"] += jobs.deleted
+            counts.update(keys=len(keys), jobs=len(jobs.deleted))
+            counts["idempotency"] += await erasure_reach.forget_repeats(
+                tenant, connection, erasure.id, also=[*keys, *jobs.deleted]
+            )
             await save_erasure(
                 tenant,
                 connection,
