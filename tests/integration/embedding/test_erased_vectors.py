@@ -58,3 +58,31 @@ async def test_every_process_forgets_a_tenant_whose_vectors_are_dropped(url: str
     assert keys[0] in await caches[0].get(keys, dim=3)
     for cache in caches:
         await cache.close()
+
+
+async def test_a_process_that_reads_a_vector_while_it_is_being_dropped_forgets_it_too(
+    url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memplane_embedding.cache.LOOK_EVERY_S", 0.01)
+    tenant = TenantId(uuid4())
+    key = cache_prefix(tenant) + bytes(32)
+    cache = VectorCache(max_bytes=1_000_000, shared=SharedCache(url, timeout_s=5, ttl_s=600))
+    cache.put({key: VECTOR})
+    deadline = time.monotonic() + 10
+    while not await client.exists(key):
+        assert time.monotonic() < deadline
+        await anyio.sleep(0.01)
+    cache.start()
+    unlink = client.unlink
+
+    async def read_before(*names: bytes) -> int:
+        await anyio.sleep(0.3)  # in which whoever was told already has forgotten it
+        assert key in await cache.get([key], dim=3)
+        return await unlink(*names)
+
+    monkeypatch.setattr(client, "unlink", read_before)
+    assert await drop_vectors(tenant, client) == 1
+    while await cache.get([key], dim=3):
+        assert time.monotonic() < deadline
+        await anyio.sleep(0.02)
+    await cache.close()

@@ -43,14 +43,15 @@ async def drop_vectors(tenant: TenantId, cache: Redis) -> int:
         Unavailable: Valkey is away.
     """
     try:
-        seconds, micros = await cache.time()
-        now = seconds + micros / 1_000_000
-        await cache.zadd(DROPS_KEY, {tenant.hex: now})
-        await cache.zremrangebyscore(DROPS_KEY, "-inf", now - _FORGOTTEN_AFTER_S)
         dropped = 0
         # What is stored while this goes on may be passed over; an erasure drops again at its end.
         async for page in _pages(cache, cache_prefix(tenant)):
             dropped += int(await cache.unlink(*page))
+        # Told last: a process that forgets sooner could take an entry that is still here, and keep it.
+        seconds, micros = await cache.time()
+        now = seconds + micros / 1_000_000
+        await cache.zadd(DROPS_KEY, {tenant.hex: now})
+        await cache.zremrangebyscore(DROPS_KEY, "-inf", now - _FORGOTTEN_AFTER_S)
     except (RedisError, OSError, TimeoutError) as error:
         raise Unavailable("the cache cannot be reached", retry_after=2) from error
     return dropped
