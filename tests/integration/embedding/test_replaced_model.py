@@ -26,7 +26,7 @@ class OneModel:
         self.port = free_port()
 
     @asynccontextmanager
-    async def running(self) -> AsyncGenerator[HttpEmbedder]:
+    async def running(self, *, query_cache_s: float = 600.0) -> AsyncGenerator[HttpEmbedder]:
         """A client of it."""
         app = web.Application()
         app.router.add_post(EMBED_PATH, self._embed)
@@ -34,7 +34,8 @@ class OneModel:
         runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self.port).start()
-        client = HttpEmbedder(f"http://127.0.0.1:{self.port}", InternalTokens("a secret of thirty-two bytes or more"))
+        tokens = InternalTokens("a secret of thirty-two bytes or more")
+        client = HttpEmbedder(f"http://127.0.0.1:{self.port}", tokens, query_cache_s=query_cache_s)
         try:
             yield client
         finally:
@@ -66,3 +67,9 @@ async def test_what_was_kept_of_the_model_before_is_forgotten(tenant: TenantId) 
         assert (await client.embed_query(tenant, "asked first", model="m", timeout_s=5)).shape == (8,)
         assert (await client.embed_query(tenant, "asked before", model="m", timeout_s=5)).shape == (8,)
         assert (await client.profile("m")).dim == 8
+
+
+async def test_the_vector_of_a_query_is_kept_no_longer_than_it_may_be(tenant: TenantId) -> None:
+    async with OneModel().running(query_cache_s=0.0) as client:
+        first = await client.embed_query(tenant, "asked twice", model="m", timeout_s=5)
+        assert await client.embed_query(tenant, "asked twice", model="m", timeout_s=5) is not first

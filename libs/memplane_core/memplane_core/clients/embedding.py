@@ -12,7 +12,7 @@ import numpy as np
 import stamina
 import structlog
 import uuid_utils
-from cachetools import LRUCache
+from cachetools import TTLCache
 
 from memplane_core.clients.http import HttpAnswer, ServiceHttp, ServiceTimeout, ServiceUnreachable
 from memplane_core.contracts.embedding import (
@@ -60,12 +60,13 @@ class _Busy(Exception):
 class HttpEmbedder:
     """An `Embedder` over HTTP. Make it anywhere, use it in one event loop, and `close` it there.
 
-    Query vectors are kept in this process: a query asked again costs no call.
+    Query vectors are kept in this process for a while: a query asked again costs no call. Erasures do not reach them.
 
     Args:
         base_url: Of the embedding service.
         tokens: Sign the calls.
         query_cache_bytes: Of query vectors kept.
+        query_cache_s: For how long each is.
         meter: Allows and counts the tokens of queries and writes; bulk work is the installation's own.
     """
 
@@ -75,6 +76,7 @@ class HttpEmbedder:
         tokens: InternalTokens,
         *,
         query_cache_bytes: int = 16 * 1024 * 1024,
+        query_cache_s: float = 600.0,
         meter: TokenMeter | None = None,
     ) -> None:
         self._meter = meter
@@ -83,7 +85,7 @@ class HttpEmbedder:
             "write": _Line(base_url, tokens),
             "bulk": _Line(base_url, tokens),
         }
-        self._queries: LRUCache[bytes, FloatArray] = LRUCache(query_cache_bytes, getsizeof=_kept_size)
+        self._queries: TTLCache[bytes, FloatArray] = TTLCache(query_cache_bytes, query_cache_s, getsizeof=_kept_size)
         self._profiles: ModelProfiles | None = None
         self._profiles_until = 0.0
         self._known: dict[str, ModelProfile] = {}

@@ -40,7 +40,8 @@ _NEXT: Final[Mapping[str, Phase]] = {"": "memories", "memories": "citing", "citi
 REMAINS: Final[Mapping[str, str]] = {
     "postgres": "ids of erased memories for a day; dead rows until a vacuum; the write-ahead log until it is recycled",
     "milvus": "removed rows in segments until they are compacted, which was asked for; removals are told once more",
-    "processes": "ids of memories in remembered answers of the index, for a minute at most",
+    "processes": "ids of memories in remembered answers of the index for a minute; vectors of queries for ten minutes; "
+    "single words that somebody wrote or asked for, until others take their places",
     "backups": "whatever was backed up before",
 }
 """What a receipt says is still there physically."""
