@@ -13,6 +13,7 @@ from memplane_core.domain.memory import dedup_key
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import memories
 from memplane_core.storage.memories import Name, Revision
+from memplane_core.storage.memory_writes import release_places
 from memplane_core.storage.new_memories import NewMemory, Past
 from memplane_core.storage.session import Connection
 from memplane_retrieval.changes import Amended, amend
@@ -67,7 +68,10 @@ def note_clash(stored: Stored, conflict: ImportConflict, on_conflict: OnConflict
 
 
 async def clashes(tenant: TenantId, connection: Connection, blocked: Sequence[Numbered]) -> list[ImportConflict]:
-    """What stands in the place of each of these: the memory of its name, or an equal one; None where that is gone."""
+    """What stands in the place of each of these: the memory of its name, or an equal one; None where that is gone.
+
+    An equal one that has expired stands in nobody's way, and is left out.
+    """
     if not blocked:
         return []
     names = {its.number: name for its in blocked if (name := _name(its.line)) is not None}
@@ -80,9 +84,21 @@ async def clashes(tenant: TenantId, connection: Connection, blocked: Sequence[Nu
             other = named.get(names[its.number])
         else:
             other = twins.get(keys[its.number]) if its.number in keys else None
+            if other is not None and other.expired:
+                continue
         reason: ConflictReason = "external_id" if its.number in names else "duplicate"
         found.append(conflict_of(its, reason, None if other is None else other.memory.id))
     return found
+
+
+async def make_room(tenant: TenantId, connection: Connection, keys: Sequence[bytes | None]) -> bool:
+    """Let expired memories no longer stand in the place of what has these keys, and tell whether there were any."""
+    given = [key for key in keys if key is not None]
+    twins = await memories.find_twins(tenant, connection, given, lock=True) if given else {}
+    over = [twin.memory.id for twin in twins.values() if twin.expired]
+    if over:
+        await release_places(tenant, connection, over)
+    return bool(over)
 
 
 def _name(line: MemoryLine) -> Name | None:
@@ -149,5 +165,8 @@ def is_same(there: Revision, line: MemoryLine) -> bool:
 
 def amended_by(there: Revision, line: MemoryLine) -> Amended:
     """What is there with the line's fields."""
-    amended = amend(there, {name: getattr(line, name) for name in _GIVEN})
+    given = {name: getattr(line, name) for name in _GIVEN}
+    if line.unscored and line.importance == there.memory.importance:
+        del given["importance"]  # which nobody has said
+    amended = amend(there, given)
     return msgspec.structs.replace(amended, occurred_given=line.occurred_given, dedup_key=_key(line))

@@ -39,6 +39,7 @@ from memplane_retrieval.import_rules import (
     has_new_text,
     is_same,
     lock_order,
+    make_room,
     new_memory,
     note_clash,
     text_of,
@@ -191,6 +192,11 @@ class Importer:
         revisions = await imports.next_revisions(tenant, connection, [its.line.id for its in new])
         fresh = sorted((new_memory(its.line, rev=revisions[its.line.id]) for its in new), key=lock_order)
         made = await memory_writes.insert(principal, connection, fresh, generation=plan.generation, texts=plan.texts)
+        left = [memory for memory in fresh if memory.id not in made]
+        if await make_room(tenant, connection, [memory.dedup_key for memory in left if memory.is_active]):
+            made |= await memory_writes.insert(
+                principal, connection, left, generation=plan.generation, texts=plan.texts
+            )
         stored.counts.created += len(made)
         stored.takes.update(made)
         blocked = [its for its in new if its.line.id not in made]
@@ -221,9 +227,11 @@ class Importer:
             await memory_writes.update(principal, connection, [change], generation=plan.generation)
         except PlaceTakenError:
             await connection.execute("ROLLBACK TO SAVEPOINT overwriting")
-            for conflict in await clashes(tenant, connection, [its]):
-                note_clash(stored, conflict, "skip")
-            return 0
+            if not await make_room(tenant, connection, [amended.dedup_key]):
+                for conflict in await clashes(tenant, connection, [its]):
+                    note_clash(stored, conflict, "skip")
+                return 0
+            await memory_writes.update(principal, connection, [change], generation=plan.generation)
         await connection.execute("RELEASE SAVEPOINT overwriting")
         if line.state != "active":
             await markers.hide(

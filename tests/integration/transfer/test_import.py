@@ -39,8 +39,9 @@ async def furnish(client: httpx2.AsyncClient, database: Database, tenant: Tenant
             "taken": [{"id": made[2]["id"], "uses": 3}],
         }
         await connection.execute(
-            "UPDATE memory SET merges = $3 WHERE tenant_id = $1 AND id = $2", tenant, UUID(made[3]["id"]), ledger
-        )
+            "UPDATE memory SET merges = $3, unscored = true WHERE tenant_id = $1 AND id = $2",
+            tenant, UUID(made[3]["id"]), ledger,
+        )  # fmt: skip
         await connection.execute(
             "UPDATE memory_usage SET access_count = 12345678901, helpful = 3, not_helpful = 1, priority = 5,"
             " last_accessed_at = '2026-03-04 05:06:07.890123+00', moved_at = '2026-03-05 05:06:07.890123+00'"

@@ -83,6 +83,31 @@ class TestWhatIsThereAlready:
             (3, "duplicate", equal),
         ]
 
+    async def test_an_expired_memory_that_is_equal_stands_in_nobodys_way(
+        self, other: httpx2.AsyncClient, database: Database
+    ) -> None:
+        equal = (await other.post("/v1/memories", json={"content": "b"})).json()["id"]
+        tenant = TenantId(UUID((await other.get("/v1/whoami")).json()["tenant_id"]))
+        async with database.tenant(tenant) as connection:
+            await connection.execute(
+                "UPDATE memory SET expires_at = '2020-01-01' WHERE tenant_id = $1 AND id = $2", tenant, UUID(equal)
+            )
+        one = memory(content="b", distinct=True)
+        body = whole([header(), as_line(one)])
+        assert counts(await send(other, body, dry_run="true")) == {"created": 1}
+        assert counts(await send(other, body)) == {"created": 1}
+        assert (await other.post("/v1/memories", json={"content": "b"})).json()["id"] == one["id"]
+        # Nor in the way of one that is changed into it.
+        third = memory(content="c", distinct=True)
+        await send(other, whole([header(), as_line(third)]))
+        async with database.tenant(tenant) as connection:
+            await connection.execute(
+                "UPDATE memory SET expires_at = '2020-01-01' WHERE tenant_id = $1 AND id = $2", tenant, UUID(one["id"])
+            )
+        body = whole([header(), as_line({**third, "content": "b"})])
+        assert counts(await send(other, body, on_conflict="overwrite")) == {"overwritten": 1}
+        assert (await other.post("/v1/memories", json={"content": "b"})).json()["id"] == third["id"]
+
     async def test_a_memory_that_was_deleted_comes_back_under_keys_that_the_index_never_had(
         self, other: httpx2.AsyncClient, database: Database
     ) -> None:
