@@ -11,7 +11,7 @@ from tests.integration.maintenance.keeping import Keeping
 from memplane_core.contracts.policy import MaintenancePolicy, PrioritySchedule, PruneSchedule
 from memplane_core.domain.priority import PriorityRules, Usage, stepped
 from memplane_core.storage.history import history_page
-from memplane_core.storage.markers import Author, unhide
+from memplane_core.storage.markers import Author, hide, unhide
 from memplane_core.testing.memories import MemoryDesk
 from memplane_core.testing.rows import eventually
 
@@ -157,8 +157,36 @@ class TestPrune:
         assert (await keeping.job(job_id)).result == {"checked": 1, "forgotten": 0}
         assert await keeping.hidden() == set()
 
+    async def test_what_was_edited_or_restored_of_late_stays(self, keeping: Keeping) -> None:
+        idle, edited, restored = await keeping.write("idle", "edited", "restored", priority=1)
+        keeping.pass_time(days=YEAR - 2)
+        await keeping.sql("UPDATE memory SET updated_at = $2 WHERE id = $1", edited, keeping.now)
+        keeping.pass_time(days=2)
+        async with keeping.database.tenant(keeping.tenant) as connection:
+            await hide(
+                keeping.tenant, connection, [restored], state="forgotten", purge_at=None, author=Author("a", "b")
+            )
+            await unhide(keeping.tenant, connection, [restored], state="forgotten", author=Author("a", "b"))
+        assert (await keeping.run("prune", dry_run=True)).sample == [idle]
+        assert (await keeping.run("prune")).sample == [idle]
+        keeping.pass_time(days=YEAR - 2)
+        assert (await keeping.run("prune")).sample == [edited]
+
 
 class TestExpireAndPurge:
+    async def test_one_that_is_restored_meanwhile_stays_and_the_rest_goes(self, desk: MemoryDesk) -> None:
+        keeping = Keeping(desk, size=2)
+        over = await keeping.write(*map(str, range(5)))
+        past = keeping.now - timedelta(days=1)
+        await keeping.sql("UPDATE memory SET state = 'forgotten', purge_at = $2 WHERE id = ANY($1)", over, past)
+        job_id = await keeping.ask("purge")
+        async with keeping.database.tenant(keeping.tenant) as connection:
+            await connection.execute("UPDATE memory SET state = 'active', purge_at = NULL WHERE id = $1", min(over))
+            task = await waiting_for_a_lock(keeping, keeping.slice(job_id))
+        await task
+        assert ((await keeping.job(job_id)).state, (await keeping.job(job_id)).result) == ("done", {"deleted": 4})
+        assert [memory_id for memory_id, _, _ in await keeping.everything()] == [min(over)]
+
     async def test_what_expired_long_ago_is_gone_for_good_in_whatever_state(self, keeping: Keeping) -> None:
         soon = keeping.now + timedelta(days=1)
         over = await keeping.write("one", "two", "three", expires_at=soon, scene=["a"])

@@ -55,9 +55,9 @@ class PruneStart(_Start, frozen=True, kw_only=True, tag="prune"):
     (`maintenance.prune`).
 
     Attributes:
-        age_by: `accessed`: those that were recalled last, or else written, at least `max_idle_days` ago. `occurred`:
-            those that happened so long ago, and were neither recalled nor written for 30 days, or for `max_idle_days`
-            where that is less.
+        age_by: `accessed`: those that were last recalled, written, changed or restored at least `max_idle_days` ago.
+            `occurred`: those that happened so long ago, and had nothing of this done for 30 days, or for
+            `max_idle_days` where that is less.
         max_idle_days: See there.
         max_priority: Only those of at most this priority.
         grace_days: For how long what was forgotten can be restored.

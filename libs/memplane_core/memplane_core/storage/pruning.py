@@ -16,7 +16,7 @@ UNUSED_DAYS: Final = 30
 _START: Final = UUID(int=0)
 
 _USELESS: Final = """
-    NOT m.pinned AND u.priority <= $3 AND u.last_accessed_at <= $4 AND ($5::timestamptz IS NULL OR m.occurred_at <= $5)
+    NOT m.pinned AND u.priority <= $3 AND greatest(u.last_accessed_at, m.updated_at) <= $4 AND ($5::timestamptz IS NULL OR m.occurred_at <= $5)
     AND (m.expires_at IS NULL OR m.expires_at > $6)
 """
 
@@ -42,7 +42,7 @@ async def useless_page(
     row = await connection.fetchrow(
         f"""
         WITH page AS MATERIALIZED (
-            SELECT id, pinned, occurred_at, expires_at FROM memory
+            SELECT id, pinned, occurred_at, expires_at, updated_at FROM memory
             WHERE tenant_id = $1 AND id > $2 AND state = 'active' ORDER BY id LIMIT $7
         )
         SELECT (SELECT count(*) FROM page) AS seen, (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last,
@@ -79,7 +79,7 @@ async def lock_useless(
 
 
 def _moments(rules: PruneRules, as_of: datetime) -> tuple[int, datetime, datetime | None, datetime]:
-    """The arguments 3 to 6: highest priority, last use, last happening, and the moment itself."""
+    """The arguments 3 to 6: highest priority, last use or change, last happening, and the moment itself."""
     idle = as_of - timedelta(days=rules.max_idle_days)
     if rules.age_by == "accessed":
         return rules.max_priority, idle, None, as_of
@@ -95,8 +95,20 @@ _OVER: Final = {
 _PLACE: Final = {"purge": "purge_at", "expire": "expires_at"}
 
 
-async def lock_over(tenant: TenantId, connection: Connection, *, why: Over, until: datetime, limit: int) -> list[UUID]:
-    """Memories whose time is over, those over for longest first, locked in the order of their ids.
+class OverPage(msgspec.Struct, frozen=True):
+    """Memories whose time is over.
+
+    Attributes:
+        ids: In their order, locked.
+        more: There may be others.
+    """
+
+    ids: list[UUID]
+    more: bool
+
+
+async def lock_over(tenant: TenantId, connection: Connection, *, why: Over, until: datetime, limit: int) -> OverPage:
+    """Memories whose time is over, those over for longest first.
 
     Args:
         tenant: Whose they are.
@@ -105,17 +117,20 @@ async def lock_over(tenant: TenantId, connection: Connection, *, why: Over, unti
         until: See there.
         limit: Most of them.
     """
-    rows = await connection.fetch(
-        f"""
-        SELECT id FROM memory WHERE tenant_id = $1 AND {_OVER[why]} AND id = ANY(ARRAY(
-            SELECT id FROM memory WHERE tenant_id = $1 AND {_OVER[why]} ORDER BY {_PLACE[why]}, id LIMIT $3))
-        ORDER BY id FOR UPDATE
-        """,
+    found = await connection.fetch(
+        f"SELECT id FROM memory WHERE tenant_id = $1 AND {_OVER[why]} ORDER BY {_PLACE[why]}, id LIMIT $3",
         tenant,
         until,
         limit,
     )
-    return [row["id"] for row in rows]
+    # Fewer, where some were restored during the wait: that says nothing of those behind them.
+    locked = await connection.fetch(
+        f"SELECT id FROM memory WHERE tenant_id = $1 AND {_OVER[why]} AND id = ANY($3::uuid[]) ORDER BY id FOR UPDATE",
+        tenant,
+        until,
+        [row["id"] for row in found],
+    )
+    return OverPage([row["id"] for row in locked], more=len(found) == limit)
 
 
 class OverCount(msgspec.Struct, frozen=True):

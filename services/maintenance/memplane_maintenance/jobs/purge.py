@@ -33,10 +33,10 @@ class _Deletion(BatchJob):
         if work.run.record.dry_run:
             found = await count_over(work.tenant, connection, why=self.why, until=until, sample=work.sample)
             return _batch(found.count, found.sample, more=False)
-        ids = await lock_over(work.tenant, connection, why=self.why, until=until, limit=self._size)
-        if ids:
-            await remove_memories(work.tenant, connection, ids)
-        return _batch(len(ids), ids[: work.sample], more=len(ids) == self._size)
+        page = await lock_over(work.tenant, connection, why=self.why, until=until, limit=self._size)
+        if page.ids:
+            await remove_memories(work.tenant, connection, page.ids)
+        return _batch(len(page.ids), page.ids[: work.sample], more=page.more)
 
 
 def _batch(count: int, sample: list[UUID], *, more: bool) -> Batch:
