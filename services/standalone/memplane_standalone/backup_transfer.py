@@ -140,7 +140,7 @@ class _Writer:
         self._progress = progress
         self._pending: MemoryLine | None = None
         self._entries = 0
-        self._opened = False
+        self._opening: set[type[HeaderLine | PolicyLine]] = set()
         self._resumed = False
         self._given: TrailerLine | None = None
         self._all, self._records = hashlib.sha256(), hashlib.sha256()
@@ -166,7 +166,7 @@ class _Writer:
 
     def begin(self) -> None:
         """A new answer follows; what has not come whole in the one before comes again."""
-        self._resumed = self._opened
+        self._resumed = bool(self._opening)
         self._drop_group()
 
     def take(self, raw: bytes) -> None:
@@ -174,8 +174,8 @@ class _Writer:
         line: Line = msgspec.json.decode(raw, type=Line)  # pyright: ignore[reportArgumentType] - a union is a type too
         match line:
             case HeaderLine() | PolicyLine():
-                if not self._resumed:
-                    self._opened = True
+                if type(line) not in self._opening:
+                    self._opening.add(type(line))
                     self._write(raw)
             case MemoryLine():
                 self._flush()

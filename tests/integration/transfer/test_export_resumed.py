@@ -1,5 +1,6 @@
 """The command line's export goes on where the connection broke, and what it writes is one whole export."""
 
+import asyncio
 import hashlib
 from io import BytesIO
 
@@ -49,6 +50,23 @@ async def test_a_gateway_that_is_killed_in_the_middle_leaves_no_gap_and_nothing_
     assert trailer.records_sha256 == whole.trailer.records_sha256
     assert trailer.sha256 == hashlib.sha256(b"".join(found.raw[:-1])).hexdigest()
     assert counts(await send(other, found.body))["created"] == 1200
+
+
+async def test_a_connection_that_breaks_behind_the_header_loses_no_policy(client: httpx2.AsyncClient) -> None:
+    await fill(client, 2)
+    whole = await export(client)
+    answers = [whole.raw[0], whole.body]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(whole.body)}\r\n\r\n".encode() + answers.pop(0))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        out = BytesIO()
+        await Transfer(f"http://127.0.0.1:{port}", "key").export(out, query={}, progress=lambda _: None)
+    assert (out.getvalue(), answers) == (whole.body, [])
 
 
 async def test_a_refusal_is_told_and_not_tried_again(door: Door, tenant: TenantId) -> None:

@@ -16,7 +16,8 @@ UNUSED_DAYS: Final = 30
 _START: Final = UUID(int=0)
 
 _USELESS: Final = """
-    NOT m.pinned AND u.priority <= $3 AND greatest(u.last_accessed_at, m.updated_at) <= $4 AND ($5::timestamptz IS NULL OR m.occurred_at <= $5)
+    NOT m.pinned AND u.priority <= $3 AND greatest(u.last_accessed_at, m.updated_at) <= $4
+    AND ($5::timestamptz IS NULL OR m.occurred_at <= $5)
     AND (m.expires_at IS NULL OR m.expires_at > $6)
 """
 
