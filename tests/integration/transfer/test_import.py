@@ -21,8 +21,9 @@ async def furnish(client: httpx2.AsyncClient, database: Database, tenant: Tenant
     """Memories of every kind and state, some of them edited."""
     await fill(client, 700, user_id="ana", scene=["b", "a"], metadata={"big": 1e16, "n": [1, 2.5, None]})
     named = {"content": "named", "external_id": "x", "user_id": "bob", "expires_at": "2099-01-01T00:00:00Z"}
-    body = [named, {"content": "twin"}, {"content": "twin", "on_duplicate": "create"}, {"content": "dated",
-            "occurred_at": "2020-02-03T04:05:06.789012Z"}]  # fmt: skip
+    dated = {"content": "dated", "occurred_at": "2020-02-03T04:05:06.789012Z", "actor": "bob", "source": "chat",
+             "memory_type": "insight", "agent_id": "helper", "session_id": "s1", "pinned": True}  # fmt: skip
+    body = [named, {"content": "twin"}, {"content": "twin", "on_duplicate": "create"}, dated]
     made = (await client.post("/v1/memories/batch", json={"memories": body})).json()["results"]
     for n in range(3):
         await client.patch(f"/v1/memories/{made[0]['id']}", json={"content": f"named {n}", "importance": n / 3})
@@ -42,6 +43,10 @@ async def furnish(client: httpx2.AsyncClient, database: Database, tenant: Tenant
             "UPDATE memory SET merges = $3, unscored = true WHERE tenant_id = $1 AND id = $2",
             tenant, UUID(made[3]["id"]), ledger,
         )  # fmt: skip
+        await connection.execute(
+            "DELETE FROM memory_words WHERE tenant_id = $1 AND memory_id = $2", tenant, UUID(made[2]["id"])
+        )
+        await connection.execute("UPDATE history SET key_id = 'key ' || version WHERE tenant_id = $1", tenant)
         await connection.execute(
             "UPDATE memory_usage SET access_count = 12345678901, helpful = 3, not_helpful = 1, priority = 5,"
             " last_accessed_at = '2026-03-04 05:06:07.890123+00', moved_at = '2026-03-05 05:06:07.890123+00'"
