@@ -284,14 +284,18 @@ class JobTraces(msgspec.Struct, frozen=True):
 
 
 async def forget_jobs(tenant: TenantId, connection: Connection, erasure_id: UUID, *, who: Subject) -> JobTraces:
-    """Delete the runs of jobs that name `who`, or a memory that is gone, in whatever they keep."""
+    """Delete the runs of jobs that name `who`, or a memory that is gone, in whatever they keep.
+
+    A run that has merely come to such a memory goes on: it soon stands at another, and forgets that when it ends.
+    """
     rows = await connection.fetch(
-        "SELECT id, state, to_jsonb(j) AS kept FROM job j WHERE tenant_id = $1 AND kind <> ALL($2::text[])",
+        "SELECT id, state, to_jsonb(j) AS kept, to_jsonb(j) - CASE WHEN state IN ('queued', 'running')"
+        " THEN 'checkpoint' ELSE '' END AS lasting FROM job j WHERE tenant_id = $1 AND kind <> ALL($2::text[])",
         tenant,
         [ERASE, ERASE_TENANT],
     )
     ids = {row["memory_id"] for row in await _mentioned(tenant, connection, erasure_id, rows)}
-    naming = [row for row in rows if _names(row["kept"], who) or not ids.isdisjoint(_texts(row["kept"]))]
+    naming = [row for row in rows if _names(row["kept"], who) or not ids.isdisjoint(_texts(row["lasting"]))]
     ended = [row["id"] for row in naming if row["state"] not in ("queued", "running")]
     living = [row["id"] for row in naming if row["state"] in ("queued", "running")]
     await connection.execute("DELETE FROM job WHERE tenant_id = $1 AND id = ANY($2::uuid[])", tenant, ended)
@@ -308,7 +312,7 @@ async def _mentioned(
     tenant: TenantId, connection: Connection, erasure_id: UUID, rows: Sequence[Mapping[str, Any]] | Sequence[Any]
 ) -> Sequence[Any]:
     """Which of the texts in these rows are ids of erased memories."""
-    texts = {text for row in rows for text in _texts(row["kept"]) if len(text) == 36}
+    texts = {text for row in rows for text in _texts(row["lasting"]) if len(text) == 36}
     return await connection.fetch(
         "SELECT memory_id::text AS memory_id FROM erased_memory"
         " WHERE tenant_id = $1 AND erasure_id = $2 AND memory_id::text = ANY($3::text[])",

@@ -245,10 +245,10 @@ async def end_job(
     sample: Sequence[UUID] | None = None,
     error: str | None = None,
 ) -> bool:
-    """End it. False where it is no longer this epoch's, or has ended."""
+    """End it, and forget how far it was. False where it is no longer this epoch's, or has ended."""
     ended = await connection.fetchval(
         f"""
-        UPDATE job SET state = $4, result = $5, error = $6, sample = coalesce($7, sample),
+        UPDATE job SET state = $4, result = $5, error = $6, sample = coalesce($7, sample), checkpoint = '{{}}',
             finished_at = clock_timestamp(),
             done = CASE WHEN $4 = 'done' THEN coalesce(total, done) ELSE done END
         WHERE tenant_id = $1 AND id = $2 AND epoch = $3 AND {_LIVING}
