@@ -257,9 +257,8 @@ class Importer:
     ) -> Stored:
         """What would become of a part's memories."""
         stored = Stored(counts=ImportCounts(), conflicts=[], takes=set())
-        absent = [its for its in part.memories if its.line.id not in known]
-        found = await clashes(tenant, connection, absent)
-        blocked = {conflict.id: conflict for conflict in found if conflict.other is not None}
+        found = await clashes(tenant, connection, part.memories)
+        blocked = {conflict.id: conflict for conflict in found if conflict.other not in (None, conflict.id)}
         for its in part.memories:
             there = known.get(its.line.id)
             if there is None and (conflict := blocked.get(its.line.id)) is not None:
@@ -271,7 +270,10 @@ class Importer:
                 stored.counts.unchanged += 1
                 stored.takes.add(its.line.id)
             elif on_conflict == "overwrite" and there.memory.external_id == its.line.external_id:
-                stored.counts.overwritten += 1
+                if (conflict := blocked.get(its.line.id)) is not None:
+                    note_clash(stored, conflict, on_conflict)
+                else:
+                    stored.counts.overwritten += 1
             else:
                 note_clash(stored, conflict_of(its, "changed", its.line.id), on_conflict)
         return stored

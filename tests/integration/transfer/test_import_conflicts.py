@@ -155,6 +155,15 @@ class TestADryRun:
         done = await send(other, body)
         assert counts(done) == counts(answer)
 
+    async def test_it_foresees_what_cannot_be_overwritten(self, other: httpx2.AsyncClient) -> None:
+        first, second = (memory(content=text, distinct=True) for text in ("one", "two"))
+        await send(other, whole([header(), as_line(first), as_line(second)]))
+        body = whole([header(), as_line({**first, "content": "two"}), as_line({**second, "priority": 5})])
+        foreseen = await send(other, body, dry_run="true", on_conflict="overwrite")
+        assert counts(foreseen) == {"overwritten": 1, "conflicts": 1}
+        done = await send(other, body, on_conflict="overwrite")
+        assert (counts(done), done.json()["conflicts"]) == (counts(foreseen), foreseen.json()["conflicts"])
+
     async def test_a_bad_line_is_found(self, other: httpx2.AsyncClient) -> None:
         body = whole([header(), as_line(memory()), as_line(memory(priority=9))])
         answer = await send(other, body, dry_run="true")

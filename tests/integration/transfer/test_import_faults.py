@@ -19,6 +19,9 @@ def rss_of(door: Door) -> int:
     return sum(process.memory_info().rss for process in (first, *first.children(recursive=True)))
 
 
+OWN: dict[str, Any] = {"scene": [], "importance": 0.5, "priority": 3, "last_accessed_at": "2026-05-08T13:56:00Z"}
+
+
 class TestWhatIsWrong:
     @pytest.mark.parametrize(
         ("change", "pointer"),
@@ -48,6 +51,10 @@ class TestWhatIsWrong:
             ({"color": "red"}, "/color"),
             ({"kind": "memories"}, "/kind"),
             ({"merges": {"own": {}, "made": {}, "taken": []}}, "/merges/own/scene"),
+            (
+                {"merges": {"own": {**OWN, "last_accessed_at": "0001-01-01T00:00:00+14:00"}, "made": OWN, "taken": []}},
+                "/merges/own/last_accessed_at",
+            ),
         ],
     )
     async def test_a_field_is_named_with_its_line_and_what_stands_above_is_stored(

@@ -79,6 +79,11 @@ class TestGivingBack:
         after = give_back(made.standing, made.ledger, [UUID(int=0)], merged=[UUID(int=1)])
         assert (after.standing.scene, after.standing.importance) == (["x", "y"], 0.8)
 
+    def test_sums_stay_within_what_can_be_kept_and_exported(self) -> None:
+        most = standing(uses=2**53, helpful=2_000_000_000, not_helpful=2_000_000_000)
+        made = absorb(most, None, [(UUID(int=1), most)], merged=[], fixed=False).standing
+        assert (made.uses, made.helpful, made.not_helpful) == (2**53, 2_000_000_000, 2_000_000_000)
+
 
 class TestWhatIsChangedMeanwhile:
     def test_a_field_that_somebody_has_set_stays_and_uses_go_on(self) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from memplane_core.contracts.memories import Content, EntityId, Importance, Label, Priority, Scene
 from memplane_core.contracts.policy import PolicyPatch
 from memplane_core.domain.memory import State
-from memplane_core.domain.merge_ledger import Ledger
+from memplane_core.domain.merge_ledger import MOST_OPINIONS, MOST_USES, Ledger
 
 FORMAT: Final = "memplane-export"
 FORMAT_VERSION: Final = 1
@@ -25,8 +25,8 @@ ID_BYTES: Final = 64
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 Version = Annotated[int, msgspec.Meta(ge=1, le=2_000_000_000)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Total = Annotated[int, msgspec.Meta(ge=0, le=2_000_000_000)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_USES)]
+Total = Annotated[int, msgspec.Meta(ge=0, le=MOST_OPINIONS)]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_BYTES)]
 

@@ -67,7 +67,18 @@ def _ledger_faults(ledger: Ledger) -> list[Fault]:
         else:
             for scene in part.scene or ():
                 faults += text_faults(scene, f"merges/{where}/scene", LABEL_BYTES)
+            if part.last_accessed_at is not None:
+                faults += _moment_faults(part.last_accessed_at, f"merges/{where}/last_accessed_at")
     return faults
+
+
+def _moment_faults(moment: datetime, pointer: str) -> list[Fault]:
+    """What keeps it from being read again once it is stored."""
+    try:
+        to_utc(moment, pointer=pointer)
+    except InvalidRequest as error:
+        return list(error.faults)
+    return []
 
 
 class _Kept(msgspec.Struct, forbid_unknown_fields=True):

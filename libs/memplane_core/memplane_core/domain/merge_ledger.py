@@ -7,9 +7,14 @@ is its own from then on, whatever anybody brought.
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 import msgspec
+
+MOST_USES: Final = 2**53
+MOST_OPINIONS: Final = 2_000_000_000
+"""What is kept of larger sums, which only imports could make: a column has to hold it, and an export to say it."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +170,12 @@ def _counted(now: Standing, taken: Iterable[Taken], *, sign: int = 1) -> Standin
         uses += sign * its.uses
         helpful += sign * its.helpful
         not_helpful += sign * its.not_helpful
-    return msgspec.structs.replace(now, uses=max(uses, 0), helpful=max(helpful, 0), not_helpful=max(not_helpful, 0))
+    return msgspec.structs.replace(
+        now,
+        uses=min(max(uses, 0), MOST_USES),
+        helpful=min(max(helpful, 0), MOST_OPINIONS),
+        not_helpful=min(max(not_helpful, 0), MOST_OPINIONS),
+    )
 
 
 def _balanced(counted: Standing, own: Own, taken: list[Taken]) -> Balance:
