@@ -1,0 +1,90 @@
+"""Erasing persons: what must not slip through between two steps, or between two stores. The index is in memory."""
+
+import asyncio
+import time
+from uuid import UUID, uuid4
+
+import numpy as np
+import pytest
+from tests.integration.maintenance.erasing import Erasing
+
+from memplane_core.domain.index import NEVER, IndexKey, IndexRow
+from memplane_core.storage.erasures import Subject, begin, end_run
+from memplane_core.storage.jobs import claim_job
+from memplane_core.testing.embedder import HashEmbedder
+from memplane_core.testing.index import MemoryIndex
+from memplane_core.testing.memories import MemoryDesk
+from memplane_maintenance.jobs import JobRunner
+from memplane_maintenance.jobs.erase import Erase
+from memplane_maintenance.jobs.erase_copies import NoCopies
+
+pytestmark = pytest.mark.anyio
+
+
+def _row(dim: int, user: str) -> IndexRow:
+    return IndexRow(
+        key=IndexKey(uuid4(), 1, 0),
+        vector=np.ones(dim, np.float32),
+        user_id=user,
+        agent_id="",
+        session_id="",
+        memory_type="x",
+        occurred_at=0,
+        expires_at=NEVER,
+    )
+
+
+async def test_rows_of_the_subject_that_postgres_knows_nothing_of_are_removed_and_no_others(
+    desk: MemoryDesk, embedder: HashEmbedder
+) -> None:
+    index = MemoryIndex()
+    erasing = Erasing(desk, index, embedder, copies=NoCopies())
+    await desk.write("of his", user_id="ben")
+    await erasing.settle()
+    his = await erasing.held()
+    await desk.write("of hers", user_id="ana")
+    await erasing.settle()
+    generation = await desk.generation()
+    strays = [_row(generation.dim, user) for user in ("ana", "ben")]
+    await index.upsert(desk.tenant, generation, strays)
+    done = await erasing.finish((await erasing.ask(user_id="ana")).id)
+    assert done.counts["index_rows_g1"] == 2
+    assert await erasing.held() == {*his, strays[1].key}
+
+
+async def test_the_second_pass_waits_for_writes_that_were_refused_and_are_embedding_yet(
+    desk: MemoryDesk, embedder: HashEmbedder
+) -> None:
+    index = MemoryIndex()
+    erasing = Erasing(desk, index, embedder, copies=NoCopies())
+    begun = await erasing.ask(user_id="ana")
+    await erasing.slice(JobRunner(desk.database, {"erase": Erase(desk.database, index, settle_s=600.0)}, slice_s=60.0))
+    waiting = await erasing.erasure(begun.id)
+    assert (waiting.state, waiting.pass_) == ("running", 2)
+    assert (waiting.not_before - waiting.created_at).total_seconds() >= 600
+
+
+async def test_a_run_does_not_end_while_somebody_asks_for_another_erasure(
+    desk: MemoryDesk, embedder: HashEmbedder
+) -> None:
+    erasing = Erasing(desk, MemoryIndex(), embedder, copies=NoCopies())
+    await erasing.ask(user_id="ana")
+    [job] = await erasing.sql("SELECT id FROM job")
+    job_id = UUID(int=job["id"].int)
+    await erasing.sql("UPDATE erasure SET state = 'failed'")
+    async with desk.database.tenant(desk.tenant) as connection:
+        assert await claim_job(desk.tenant, connection, job_id, epoch=1)
+
+    async def end() -> bool:
+        async with desk.database.tenant(desk.tenant) as connection:
+            return await end_run(desk.tenant, connection, job_id, epoch=1)
+
+    async with desk.database.tenant(desk.tenant) as connection:
+        await begin(desk.tenant, connection, Subject(user_id="ben"), subject="mark", started_by="test")
+        ending = asyncio.create_task(end())
+        deadline = time.monotonic() + 10
+        while not await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+    assert await ending is False
+    assert [row["state"] for row in await erasing.sql("SELECT state FROM job")] == ["running"]
