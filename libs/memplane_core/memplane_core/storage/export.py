@@ -16,7 +16,7 @@ from memplane_core.storage.session import Connection, Row
 _MEMORIES: Final = 200
 _HISTORY: Final = 500
 _BYTES: Final = 1_000_000
-"""Of texts in one page, and of old values as Postgres keeps them: the one that goes beyond is the last."""
+"""Of texts in one page, and of JSON as Postgres keeps it, compressed: the one that goes beyond is the last."""
 
 _COLUMNS: Final = """
     m.id, m.external_id, m.content, m.actor, m.scene, m.source, m.memory_type, m.user_id, m.agent_id, m.session_id,
@@ -105,7 +105,9 @@ async def _memories(tenant: TenantId, connection: Connection, *, where: Filter, 
         connection,
         f"""
         WITH next AS MATERIALIZED (
-            SELECT m.id, octet_length(m.content) AS size FROM memory m {usage}
+            SELECT m.id, octet_length(m.content) + pg_column_size(m.metadata)
+                + coalesce(pg_column_size(m.merges), 0) AS size
+            FROM memory m {usage}
             WHERE m.tenant_id = $1{matching} ORDER BY m.id LIMIT $2
         ), page AS MATERIALIZED (
             SELECT id FROM (SELECT id, size, sum(size) OVER (ORDER BY id) AS total FROM next) sized
