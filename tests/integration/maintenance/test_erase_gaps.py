@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.integration.maintenance.erasing import Erasing
 
+from memplane_core.domain.errors import Conflict
 from memplane_core.domain.index import NEVER, IndexKey, IndexRow
 from memplane_core.storage.erasures import Subject, begin, end_run
 from memplane_core.storage.jobs import claim_job
@@ -88,3 +89,20 @@ async def test_a_run_does_not_end_while_somebody_asks_for_another_erasure(
             await asyncio.sleep(0.01)
     assert await ending is False
     assert [row["state"] for row in await erasing.sql("SELECT state FROM job")] == ["running"]
+
+
+async def test_a_batch_that_cites_much_is_written_however_many_memories_were_erased_that_day(desk: MemoryDesk) -> None:
+    async with desk.database.tenant(desk.tenant) as connection:
+        await connection.execute(
+            "INSERT INTO erased_memory (tenant_id, erasure_id, memory_id)"
+            " SELECT $1, $2, gen_random_uuid() FROM generate_series(1, 5000)",
+            *(desk.tenant, uuid4()),
+        )
+        erased = await connection.fetchval("SELECT max(memory_id::text) FROM erased_memory")
+    # Within the time that a statement may take.
+    await desk.write(
+        *(f"insight {n}" for n in range(200)), metadata={"derived_from": [*(str(uuid4()) for _ in range(49)), "no id"]}
+    )
+    for cited in (erased, UUID(erased).hex.upper(), ["no id", erased]):
+        with pytest.raises(Conflict):
+            await desk.write("made from what is gone", metadata={"derived_from": cited})

@@ -71,12 +71,16 @@ async def erase_citing(tenant: TenantId, connection: Connection, erasure_id: UUI
     """
     rows = await connection.fetch(
         f"""
-        SELECT id FROM memory WHERE tenant_id = $1 AND id IN (
-            SELECT m.id FROM memory m
+        WITH named AS MATERIALIZED (
+            SELECT m.id, replace(source.id #>> '{{}}', '-', '') AS source FROM memory m
             CROSS JOIN LATERAL jsonb_path_query(m.metadata, 'lax $.{CITES}[*]') AS source(id)
-            JOIN erased_memory e ON e.tenant_id = $1 AND e.erasure_id = $2
-                AND replace(e.memory_id::text, '-', '') = replace(lower(source.id #>> '{{}}'), '-', '')
-            WHERE m.tenant_id = $1 AND m.metadata ? '{CITES}')
+            WHERE m.tenant_id = $1 AND m.metadata ? '{CITES}'
+        ), cites AS MATERIALIZED (
+            SELECT id, CASE WHEN source ~ '^[0-9A-Fa-f]{{32}}$' THEN source::uuid END AS source FROM named
+        )
+        SELECT id FROM memory WHERE tenant_id = $1 AND id IN (
+            SELECT c.id FROM cites c
+            JOIN erased_memory e ON e.tenant_id = $1 AND e.erasure_id = $2 AND e.memory_id = c.source)
         ORDER BY id LIMIT $3 FOR UPDATE
         """,
         tenant,
