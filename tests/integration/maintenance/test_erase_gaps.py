@@ -9,7 +9,8 @@ import pytest
 from tests.integration.maintenance.erasing import Erasing
 
 from memplane_core.domain.errors import Conflict
-from memplane_core.domain.index import NEVER, IndexKey, IndexRow
+from memplane_core.domain.index import NEVER, Generation, IndexFilter, IndexKey, IndexRow
+from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.erasures import Subject, begin, end_run
 from memplane_core.storage.jobs import claim_job
 from memplane_core.testing.embedder import HashEmbedder
@@ -20,6 +21,27 @@ from memplane_maintenance.jobs.erase import Erase
 from memplane_maintenance.jobs.erase_copies import NoCopies
 
 pytestmark = pytest.mark.anyio
+
+
+class BrokenForBad(MemoryIndex):
+    """An index that nobody foresaw, where it is asked about the user `bad`."""
+
+    async def keys_of(
+        self, tenant: TenantId, generation: Generation, where: IndexFilter, *, limit: int
+    ) -> list[IndexKey]:
+        if where.user_id == ("bad",):
+            raise RuntimeError("broken")
+        return await super().keys_of(tenant, generation, where, limit=limit)
+
+
+async def test_one_that_cannot_be_done_lets_the_others_be_done_first(desk: MemoryDesk, embedder: HashEmbedder) -> None:
+    erasing = Erasing(desk, BrokenForBad(), embedder, copies=NoCopies())
+    bad, *others = [await erasing.ask(user_id=user) for user in ("bad", "ana", "ben")]
+    job_id = (await erasing.sql("SELECT id FROM job"))[0]["id"]
+    for _ in range(40):
+        await erasing.sql("UPDATE job SET not_before = clock_timestamp()")
+        await erasing.runner.run(desk.tenant, UUID(int=job_id.int))
+    assert [(await erasing.erasure(begun.id)).state for begun in (bad, *others)] == ["failed", "done", "done"]
 
 
 def _row(dim: int, user: str) -> IndexRow:

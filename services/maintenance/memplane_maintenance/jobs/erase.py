@@ -24,9 +24,9 @@ from memplane_core.storage.erasures import (
     save_erasure,
 )
 from memplane_core.storage.jobs import Advance
-from memplane_core.storage.session import Connection, Database
+from memplane_core.storage.session import Connection, Database, is_contention
 from memplane_maintenance.jobs.erase_copies import Copies, DrainGate, IndexErasure, NoCopies
-from memplane_maintenance.jobs.job import EndedItself, Run, StepResult
+from memplane_maintenance.jobs.job import CancelAsked, EndedItself, Run, RunLost, StepResult
 
 log = get_logger(__name__)
 
@@ -94,6 +94,13 @@ class Erase:
         except Unavailable as error:
             async with self._database.tenant(run.tenant) as connection:
                 await save_erasure(run.tenant, connection, erasure, phase=phase, wait_s=2.0, error=error.detail)
+        except Exception as error:
+            if not isinstance(error, RunLost | CancelAsked) and not is_contention(error):
+                # Behind the others: what is wrong with this one is no reason to give up those.
+                reason = f"internal error: {type(error).__name__}"
+                async with self._database.tenant(run.tenant) as connection:
+                    await save_erasure(run.tenant, connection, erasure, phase=phase, error=reason)
+            raise
         return _advance(run)
 
     async def abandon(self, run: Run, connection: Connection) -> None:
