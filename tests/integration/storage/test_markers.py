@@ -180,6 +180,15 @@ class TestBringingBack:
         await shelf.desk.write("zebra", dedup_key=KEY, expires_at=datetime.now(UTC) - timedelta(hours=1))
         assert await shelf.unhide(first) == [first]
 
+    async def test_of_one_that_has_expired_leaves_a_living_twin_in_its_place(self, shelf: Shelf) -> None:
+        [first] = await shelf.desk.write("zebra", dedup_key=KEY, expires_at=datetime.now(UTC) - timedelta(hours=1))
+        await shelf.hide(first)
+        [second] = await shelf.desk.write("zebra", dedup_key=KEY)
+        assert await shelf.unhide(first) == [first]
+        async with shelf.database.tenant(shelf.tenant) as connection:
+            twins = await memories.find_twins(shelf.tenant, connection, [KEY])
+        assert twins[KEY].memory.id == second
+
     async def test_loses_against_a_twin_that_comes_at_the_same_moment(self, shelf: Shelf) -> None:
         [first] = await shelf.desk.write("zebra", dedup_key=KEY)
         await shelf.hide(first)
