@@ -92,6 +92,18 @@ class TestPriorities:
         await keeping.run("priorities")
         assert await keeping.priorities([good, bad]) == [4, 2]
 
+    @pytest.mark.parametrize("change", ["pinned = true", "state = 'forgotten'"])
+    async def test_what_is_pinned_or_hidden_at_the_last_moment_stays(self, keeping: Keeping, change: str) -> None:
+        [memory_id] = await keeping.write("idle", priority=5)
+        keeping.pass_time(days=YEAR)
+        job_id = await keeping.ask("priorities")
+        async with keeping.database.tenant(keeping.tenant) as connection:
+            await connection.execute(f"UPDATE memory SET {change} WHERE id = $1", memory_id)
+            task = await waiting_for_a_lock(keeping, keeping.slice(job_id))
+        await task
+        assert (await keeping.job(job_id)).result == {"checked": 1, "raised": 0, "lowered": 0}
+        assert await keeping.priorities([memory_id]) == [5]
+
     async def test_a_dry_run_of_a_later_day_moves_nothing(self, keeping: Keeping) -> None:
         ids = await keeping.write("one", "two")
         job = await keeping.run("priorities", dry_run=True, as_of=keeping.now + timedelta(days=90))
