@@ -186,6 +186,21 @@ class TestWhoMay:
         async with await door.client(tenant, bind={"user_id": "ana"}) as bound:
             assert (await send(bound, whole([header(), as_line(memory(user_id="ana"))]))).status_code == 403
 
+    async def test_a_key_that_is_revoked_meanwhile_stores_no_more(self, door: Door, tenant: TenantId) -> None:
+        lines = [header(), *[as_line(memory()) for _ in range(1200)]]
+        async with await door.client(tenant) as doomed, await door.client(tenant) as client:
+            key_id = (await doomed.get("/v1/whoami")).json()["key_id"]
+
+            async def body() -> AsyncIterator[bytes]:
+                yield b"".join(lines[:601])
+                assert (await client.delete(f"/v1/keys/{key_id}")).status_code == 204
+                await asyncio.sleep(1.5)  # as long as a gateway may trust a key
+                yield whole(lines).removeprefix(b"".join(lines[:601]))
+
+            answer = await doomed.post("/v1/import", content=body(), headers=NDJSON)
+            assert (answer.status_code, answer.json()["stored"]["created"]) == (401, 499)
+            assert len((await export(client)).memories) == 499
+
     async def test_the_policy_is_taken_over_where_asked_by_who_may(
         self, client: httpx2.AsyncClient, other: httpx2.AsyncClient, door: Door
     ) -> None:
