@@ -45,6 +45,19 @@ class TestWhatIsThereAlready:
         found = await other.post("/v1/memories/search", json={"query": "from the file", "mode": "lexical"})
         assert second["id"] in [one["id"] for one in found.json()["results"]]
 
+    async def test_one_that_stays_takes_no_history_from_the_file_in_whatever_part_that_comes(
+        self, other: httpx2.AsyncClient
+    ) -> None:
+        before = [memory() for _ in range(498)]
+        ours = memory(version=2)
+        await send(other, whole([header(), as_line(ours)]))
+        theirs = {**ours, "content": "another"}
+        lines = [header(), *map(as_line, before), as_line(theirs)]  # a part of 500 lines
+        entries = [as_line(entry(theirs, version=version)) for version in (1, 2)]
+        answer = await send(other, whole([*lines, *entries]))
+        assert counts(answer) == {"created": 498, "conflicts": 1}
+        assert (await other.get(f"/v1/memories/{ours['id']}/history")).json()["results"] == []
+
     async def test_a_state_is_overwritten_both_ways(self, other: httpx2.AsyncClient) -> None:
         one = memory(content="a violin")
         purged = "2099-01-01T00:00:00Z"
