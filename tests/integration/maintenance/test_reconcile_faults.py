@@ -55,7 +55,8 @@ class TestDeath:
             except* Died:
                 pass
             index.mortality = Mortality(None)
-            await reconciling.finish(job_id)
+            result = (await reconciling.finish(job_id)).result
+            assert (result["missing"], result["stale"], result["wordless"]) == (2, 2, 1), dies_at
             assert await reconciling.is_mended(), dies_at
             async with database.tenant(desk.tenant) as connection:
                 assert await connection.fetchval("SELECT count(*) FROM memory_words") == len(ids)

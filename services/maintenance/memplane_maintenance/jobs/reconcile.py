@@ -2,6 +2,9 @@
 
 What the drain is about to do is no drift, so a run among writes finds none. It changes nothing that a search sees:
 what is sent again is answered for by Postgres until the index has it.
+
+What is mended is counted once, whoever dies: Postgres has the count together with what was done there, and before what
+is done in the index.
 """
 
 import asyncio
@@ -21,17 +24,16 @@ from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage import reconcile, refill
 from memplane_core.storage.generations import generation_lives, is_fed
-from memplane_core.storage.jobs import Advance
+from memplane_core.storage.jobs import Advance, save_job
 from memplane_core.storage.leases import release_lease, take_lease
 from memplane_core.storage.limits import recount_memories
 from memplane_core.storage.outbox import Revision
 from memplane_core.storage.reconcile import StaleKey
-from memplane_core.storage.refill import ExpectedMemory
 from memplane_core.storage.session import Connection, Database
 from memplane_maintenance import metrics
 from memplane_maintenance.drain.terms import DRAIN_LEASE
-from memplane_maintenance.jobs.comparison import compare
-from memplane_maintenance.jobs.job import Finished, Run, StepResult, checkpoint_of
+from memplane_maintenance.jobs.comparison import Comparison, compare
+from memplane_maintenance.jobs.job import Finished, Run, RunLost, Saved, StepResult, checkpoint_of
 
 log = get_logger(__name__)
 
@@ -52,12 +54,14 @@ class Memo(msgspec.Struct, frozen=True, kw_only=True):
         generation: Which one; for `next`, the one before.
         after: The memory that the phase has come to.
         key: The key of the index that it has come to.
+        counted: Stale keys behind it, up to this one, are in the counts already, and may still have to be removed.
     """
 
     phase: Literal["words", "next", "rows", "keys"] = "words"
     generation: int = 0
     after: UUID | None = None
     key: str = ""
+    counted: str = ""
 
 
 class Tally:
@@ -161,16 +165,18 @@ class Reconcile:
                     await reconcile.mark_absent(tenant, connection, generation=generation.number)
         return held
 
-    async def _words(self, run: Run, memo: Memo, tally: Tally) -> Advance:
+    async def _words(self, run: Run, memo: Memo, tally: Tally) -> Advance | Saved:
         """Give memories their words that have none."""
         ends_at = time.monotonic() + _STEP_S
         after = memo.after
         while True:
             async with self._database.tenant(run.tenant) as connection:
                 found = await reconcile.wordless_page(run.tenant, connection, after=after, limit=_KEYS)
+                tally.add(wordless=len(found.wordless))
                 if found.wordless and not run.record.dry_run:
                     await reconcile.restore_words(run.tenant, connection, found.wordless)
-            tally.add(wordless=len(found.wordless))
+                    further = msgspec.structs.replace(memo, after=found.page.last)
+                    return await _saved(run, connection, _advance(run, further, tally))
             after = found.page.last
             if found.page.seen < _KEYS:
                 async with self._database.tenant(run.tenant) as connection:
@@ -180,7 +186,7 @@ class Reconcile:
             if time.monotonic() >= ends_at:
                 return _advance(run, msgspec.structs.replace(memo, after=after), tally)
 
-    async def _rows(self, run: Run, memo: Memo, tally: Tally, generation: Generation) -> Advance:
+    async def _rows(self, run: Run, memo: Memo, tally: Tally, generation: Generation) -> Advance | Saved:
         """Have sent again what the index ought to hold and does not."""
         ends_at = time.monotonic() + _STEP_S
         after, done = memo.after, run.record.done
@@ -189,8 +195,14 @@ class Reconcile:
                 page = await refill.expected_page(
                     run.tenant, connection, generation=generation.number, after=after, limit=_MEMORIES
                 )
-            await self._send_missing(run, tally, generation, page)
             done += len(page)
+            compared = await compare(run.tenant, self._index, generation, memories=page)
+            tally.add(checked=compared.checked)
+            if compared.lacking:
+                async with self._database.tenant(run.tenant) as connection:
+                    await self._send_missing(run, connection, tally, generation=generation, compared=compared)
+                    further = msgspec.structs.replace(memo, after=page[-1].memory_id)
+                    return await _saved(run, connection, _advance(run, further, tally, done=done))
             if len(page) < _MEMORIES:
                 return _advance(run, Memo(phase="keys", generation=generation.number), tally, done=done)
             after = page[-1].memory_id
@@ -198,24 +210,19 @@ class Reconcile:
                 return _advance(run, msgspec.structs.replace(memo, after=after), tally, done=done)
 
     async def _send_missing(
-        self, run: Run, tally: Tally, generation: Generation, page: Sequence[ExpectedMemory]
+        self, run: Run, connection: Connection, tally: Tally, *, generation: Generation, compared: Comparison
     ) -> None:
-        compared = await compare(run.tenant, self._index, generation, memories=page)
         lacking = {memory.memory_id: memory for memory in compared.lacking}
-        tally.add(checked=compared.checked)
-        if not lacking:
-            return
         # One that was edited meanwhile has another revision, whose rows the drain is told of.
-        async with self._database.tenant(run.tenant) as connection:
-            if run.record.dry_run:
-                queued = await reconcile.still_settled(
-                    run.tenant, connection, list(lacking.values()), generation=generation.number
-                )
-            elif not await is_fed(run.tenant, connection, generation=generation.number):
-                return
-            else:
-                again = [Revision(memory.memory_id, memory.rev) for memory in lacking.values()]
-                queued = await refill.queue_again(run.tenant, connection, again, generation=generation.number)
+        if run.record.dry_run:
+            queued = await reconcile.still_settled(
+                run.tenant, connection, list(lacking.values()), generation=generation.number
+            )
+        elif not await is_fed(run.tenant, connection, generation=generation.number):
+            return
+        else:
+            again = [Revision(memory.memory_id, memory.rev) for memory in lacking.values()]
+            queued = await refill.queue_again(run.tenant, connection, again, generation=generation.number)
         mended = [lacking[memory_id] for memory_id in queued]
         tally.add(
             missing=sum(len(set(memory.index_keys()) - compared.present) for memory in mended),
@@ -231,9 +238,13 @@ class Reconcile:
             page = await self._index.keys_after(run.tenant, generation, key, limit=_KEYS)
             async with self._database.tenant(run.tenant) as connection:
                 stale = await reconcile.stale_keys(run.tenant, connection, page.keys, generation=generation.number)
+            found = [text for its in stale if (text := str(its.key)) > memo.counted]
+            tally.add(stale=len(found), removed=len(found))
+            if found and not run.record.dry_run:
+                return _advance(run, msgspec.structs.replace(memo, key=key, counted=max(found)), tally)
             if stale and not run.record.dry_run and not await self._remove(run.tenant, generation, stale):
                 return _advance(run, msgspec.structs.replace(memo, key=key), tally, pause_s=1.0)
-            tally.add(checked=len(page.keys), stale=len(stale), removed=len(stale))
+            tally.add(checked=len(page.keys))
             if page.until is None:
                 return _advance(run, Memo(phase="next", generation=generation.number), tally)
             key = page.until
@@ -280,6 +291,14 @@ class Reconcile:
             if lease is not None:
                 with contextlib.suppress(Unavailable):
                     await release_lease(tenant, self._database, lease, pause_s=pause_s)
+
+
+async def _saved(run: Run, connection: Connection, advance: Advance) -> Saved:
+    """Write down how far it is together with what was done. Raises RunLost."""
+    saved = await save_job(run.tenant, connection, run.record.id, epoch=run.record.epoch, advance=advance)
+    if saved is None:
+        raise RunLost
+    return Saved(saved)
 
 
 def _advance(
