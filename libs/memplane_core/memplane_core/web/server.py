@@ -3,10 +3,10 @@
 import resource
 from typing import Any, Final
 
-from granian import Granian
 from granian.constants import HTTPModes, Interfaces, Loops
 from granian.http import HTTP1Settings
 from granian.log import LogLevels
+from granian.server.mp import MPServer
 
 from memplane_core.observability.logs import configure_logs
 from memplane_core.settings import Settings
@@ -23,7 +23,7 @@ def serve(target: str, settings: Settings) -> None:
     """Serve the application factory named `module:function` until TERM or Ctrl-C, then finish what is under way."""
     _allow_files(settings.server.max_connections + _OTHER_FILES)
     configure_logs(settings.log, service=target.partition(".")[0].removeprefix("memplane_"))
-    Granian(
+    _Server(
         target,
         address=settings.server.host,
         port=settings.server.port,
@@ -44,6 +44,16 @@ def serve(target: str, settings: Settings) -> None:
         # A worker that had to be shot would leave its requests unanswered; the drain above it is bounded instead.
         workers_kill_timeout=30,
     ).serve()
+
+
+class _Server(MPServer):
+    def signal_handler_interrupt(self, *args: Any, **kwargs: Any) -> None:
+        """Begin to stop, once: a signal that interrupts this in its middle would wait for what this has locked.
+
+        A parent of many threads that is killed sends one with each of them.
+        """
+        if not self.interrupt_signal:
+            super().signal_handler_interrupt(*args, **kwargs)
 
 
 def _allow_files(count: int) -> None:
