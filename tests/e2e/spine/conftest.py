@@ -6,7 +6,9 @@ from typing import Any
 
 import httpx2
 import pytest
+from anyio.from_thread import start_blocking_portal
 
+from memplane_core.testing.chat import Question, ScriptedChat, insights
 from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.stack import Stack
 
@@ -65,7 +67,30 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(scope="session")
-def stack() -> Generator[Stack]:
-    """Over Milvus Lite, with two doors. Every scenario makes its own tenant, and leaves all parts running."""
-    with Stack(MilvusLite(), doors=2) as started:
+def chat() -> Generator[ScriptedChat]:
+    """The language model of the stack: to it all is an 8, and the first two memories say that somebody likes notes."""
+
+    def say(question: Question) -> str:
+        return "8" if "memory" in question.data else insights(("They like notes.", [1, 2]))
+
+    scripted = ScriptedChat(say)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(scripted.running()):
+        yield scripted
+
+
+@pytest.fixture(scope="session")
+def stack(chat: ScriptedChat) -> Generator[Stack]:
+    """Over Milvus Lite, with two doors. Every scenario makes its own tenant, and leaves all parts running.
+
+    The worker has threads for a job of each kind, and what it holds is free soon after it has died.
+    """
+    env = {
+        "MEMPLANE_LLM__URL": chat.url,
+        "MEMPLANE_LLM__MODEL": "scripted",
+        "MEMPLANE_POSTGRES__POOL_MAX": "20",
+        "MEMPLANE_POSTGRES__STATEMENT_TIMEOUT_S": "30",
+        "MEMPLANE_WORKER__CONCURRENCY": "12",
+        "MEMPLANE_WORKER__LEASE_S": "21",
+    }
+    with Stack(MilvusLite(), doors=2, env=env) as started:
         yield started

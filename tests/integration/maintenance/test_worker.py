@@ -6,23 +6,20 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import httpx2
 import pytest
 from redis.asyncio import Redis
 
-from memplane_core.clients.jobs import CeleryKicker, close_app
-from memplane_core.contracts.jobs import ACCESS_STREAM, QUEUE_MAINTENANCE, TASK_SCHEDULE
+from memplane_core.clients.jobs import CeleryKicker
+from memplane_core.contracts.jobs import ACCESS_STREAM, QUEUE_MAINTENANCE
 from memplane_core.settings import MilvusSettings, PostgresSettings, RedisSettings
-from memplane_core.storage.jobs import JobRecord, list_jobs
 from memplane_core.testing.memories import MemoryDesk
 from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.process import ServiceProcess
 from memplane_core.testing.valkey import ValkeyServer
 from memplane_core.vectors import MilvusIndex
-from memplane_maintenance.celery_app import create_app
 
 pytestmark = pytest.mark.anyio
 
@@ -197,51 +194,6 @@ class TestWorker:
 
         await until(counted, timeout_s=20)
         await cache.aclose()
-
-
-class TestJobs:
-    @pytest.mark.usefixtures("beat")
-    async def test_what_a_policy_asks_for_begins_and_ends_whole_though_the_worker_is_killed(
-        self, desk: MemoryDesk, worker: ServiceProcess, broker: ValkeyServer
-    ) -> None:
-        memories = 4_000
-        for start in range(0, memories, 500):
-            await desk.write(*(f"idle {n}" for n in range(start, start + 500)), embedded=False, priority=1)
-        async with desk.database.tenant(desk.tenant) as connection:
-            await connection.execute("UPDATE outbox SET not_before = 'infinity'")  # the index is none of this test's
-            await connection.execute("UPDATE memory_usage SET last_accessed_at = last_accessed_at - interval '1 year'")
-            on = {"maintenance": {"prune": {"enabled": True}, "priorities": {"enabled": False}}}
-            await connection.execute(
-                "UPDATE tenant SET policy = $1, created_at = created_at - interval '1 day' WHERE id = $2",
-                on,
-                desk.tenant,
-            )
-        app: Any = create_app(RedisSettings.model_validate({"broker_url": broker.url, "cache_url": broker.url}))
-        await asyncio.to_thread(app.send_task, TASK_SCHEDULE, queue=QUEUE_MAINTENANCE)  # as the beat does each minute
-        await asyncio.to_thread(close_app, app)
-        latest: list[JobRecord] = []
-
-        async def is_at(most: int) -> bool:
-            async with desk.database.tenant(desk.tenant) as connection:
-                latest[:] = await list_jobs(desk.tenant, connection, before=None, limit=2)
-            return bool(latest) and 0 < latest[0].done <= most
-
-        await until(lambda: is_at(memories), timeout_s=30, pause_s=0.005)
-        await asyncio.to_thread(worker.kill)
-        assert await is_at(memories - 1), latest
-        assert latest[0].state == "running"
-        await asyncio.to_thread(worker.start)
-
-        async def ended() -> bool:
-            return await is_at(memories) and latest[0].finished_at is not None
-
-        await until(ended, timeout_s=60)
-        [job] = latest
-        assert (job.state, job.kind, job.started_by) == ("done", "prune", "memplane")
-        assert job.result == {"checked": memories, "forgotten": memories}
-        async with desk.database.tenant(desk.tenant) as connection:
-            twice = await connection.fetchval("SELECT count(*) FROM memory WHERE version <> 2 OR state <> 'forgotten'")
-        assert twice == 0
 
 
 class TestBeat:
