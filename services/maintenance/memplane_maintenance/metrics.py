@@ -31,6 +31,11 @@ ACCESS_FOLDED: Final = Counter(
 JOBS_ENDED: Final = Counter(
     "memplane_maintenance_jobs_ended_total", "Runs of jobs, by how they ended.", labelnames=("kind", "state")
 )
+JOBS_HELD_UP: Final = Counter(
+    "memplane_maintenance_jobs_held_up_total",
+    "Steps of jobs that have to be tried again, by what was in the way.",
+    labelnames=("kind", "reason"),
+)
 JOB_STEP_SECONDS: Final = Histogram(
     "memplane_maintenance_job_step_seconds",
     "Time that a step of a job took.",

@@ -3,23 +3,32 @@
 The database has the tenants of other tests too, so that only what is begun for a test's own tenants is looked at.
 """
 
+import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pymilvus import MilvusClient
 from redis.asyncio import Redis
 
+from memplane_core.domain.index import Generation
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.settings import MilvusSettings
 from memplane_core.storage.jobs import JobRecord, create_job, list_jobs
 from memplane_core.storage.policies import change_policy
 from memplane_core.storage.session import Database
+from memplane_core.testing.embedder import HashEmbedder
 from memplane_core.testing.memories import MemoryDesk
+from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.tenants import make_tenant
 from memplane_core.testing.valkey import ValkeyServer
-from memplane_maintenance.jobs import JobRunner
-from memplane_maintenance.jobs.priorities import Priorities
+from memplane_core.vectors import MilvusIndex
+from memplane_maintenance.drain import Drainer, DrainLimits
+from memplane_maintenance.jobs import JobRunner, all_jobs
 from memplane_maintenance.jobs.schedule import Scheduler
+from memplane_maintenance.metrics import JOBS_HELD_UP
 
 pytestmark = pytest.mark.anyio
 
@@ -151,33 +160,73 @@ async def test_each_look_goes_on_where_the_one_before_had_to_stop(calendar: Cale
     assert order == sorted(mine)
 
 
-async def test_a_hundred_tenants_at_once_all_finish_and_a_broken_one_fails_alone(
-    calendar: Calendar, database: Database
+async def test_a_hundred_tenants_at_once_all_finish_and_one_whose_collection_is_broken_fails_alone(
+    calendar: Calendar, database: Database, embedder: HashEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Over a real index, in which three have a collection. What needs the broken one says so and is tried again."""
+    monkeypatch.setattr("memplane_maintenance.jobs.merge_planning._WORTH_A_SEARCH", 0)  # else Postgres does without it
+    monkeypatch.setattr("memplane_maintenance.jobs.merge_planning.SCAN_LIMIT", 1)
+    monkeypatch.setattr("memplane_maintenance.jobs.merge._SETTLES", 0)
     tenants = [calendar.tenant, *[await make_tenant(database) for _ in range(99)]]
-    for tenant in tenants:
-        desk = MemoryDesk(database, tenant, calendar.desk._embedder)  # pyright: ignore[reportPrivateUsage]
-        await desk.write("one", embedded=False, priority=5)
-        async with database.tenant(tenant) as connection:
-            await connection.execute("UPDATE memory SET created_at = created_at - interval '300 days'")
-            await connection.execute("UPDATE tenant SET created_at = created_at - interval '1 day'")
-    begun = await Scheduler(database, calendar.client, at_once=10_000).run()
-    assert {its.tenant for its in begun} >= set(tenants)
-    broken = tenants[50]
-    async with database.tenant(broken) as connection:
-        await connection.execute("UPDATE job SET params = $1", {"thresholds": "none"})
-    runner = JobRunner(database, {"priorities": Priorities(database)})
-    for tenant in tenants:
-        async with database.tenant(tenant) as connection:
-            [before] = await list_jobs(tenant, connection, before=None, limit=2)
-        await runner.run(tenant, before.id)
-        async with database.tenant(tenant) as connection:
-            [job] = await list_jobs(tenant, connection, before=None, limit=2)
-            priority = await connection.fetchval("SELECT priority FROM memory_usage")
-        if tenant == broken:
-            assert (job.state, job.error, priority) == ("running", "internal error: ValidationError", 5)
-        else:
-            assert (job.state, job.error, priority) == ("done", None, 4)
+    indexed, broken = tenants[49:52], tenants[50]
+    with MilvusLite() as milvus:
+        async with contextlib.AsyncExitStack() as closing:
+            index = MilvusIndex(MilvusSettings(uri=milvus.uri))
+            closing.push_async_callback(index.close)
+            drainer = Drainer(database, index, embedder, limits=DrainLimits(fresh_s=0.0))
+            for tenant in tenants:
+                desk = MemoryDesk(database, tenant, embedder)
+                await desk.write("one", "One!", embedded=tenant in indexed, priority=5)
+                async with database.tenant(tenant) as connection:
+                    await connection.execute("UPDATE memory SET created_at = created_at - interval '300 days'")
+                    await connection.execute("UPDATE tenant SET created_at = created_at - interval '1 day'")
+                if tenant in indexed:
+                    assert (await drainer.drain(tenant)).indexed == 2
+            await asyncio.to_thread(
+                replace_collection, milvus, (await MemoryDesk(database, broken, embedder).generation())
+            )
+            begun = await Scheduler(database, calendar.client, at_once=10_000).run()
+            assert {its.tenant for its in begun} >= set(tenants)
+            for tenant in tenants:
+                async with database.tenant(tenant) as connection:
+                    for kind, params in (("merge", {"threshold": 0.9}), ("reconcile", {})):
+                        await create_job(tenant, connection, kind=kind, params=params, dry_run=False, started_by="test")
+
+            after = MilvusIndex(MilvusSettings(uri=milvus.uri))  # of a worker that was started since
+            closing.push_async_callback(after.close)
+            runner = JobRunner(database, all_jobs(database, after, drainer.drain, profile=embedder.profile))
+            held_up = {kind: _held_up(kind) for kind in ("merge", "reconcile")}
+            for tenant in tenants:
+                async with database.tenant(tenant) as connection:
+                    jobs = await list_jobs(tenant, connection, before=None, limit=5)
+                assert {job.kind for job in jobs} == {"priorities", "merge", "reconcile"}
+                for job in reversed(jobs):
+                    await runner.run(tenant, job.id)
+            for tenant in tenants:
+                async with database.tenant(tenant) as connection:
+                    jobs = await list_jobs(tenant, connection, before=None, limit=5)
+                for job in jobs:
+                    held = tenant == broken and job.kind != "priorities"
+                    assert (job.state, job.error is not None) == (("running", True) if held else ("done", False)), job
+                    if held and job.error:
+                        assert {"merge": "vectors of", "reconcile": "the vector index failed"}[job.kind] in job.error
+            assert {kind: _held_up(kind) - before for kind, before in held_up.items()} == {"merge": 1, "reconcile": 1}
+
+
+def replace_collection(milvus: MilvusLite, generation: Generation) -> None:
+    """Put one that somebody else made, for vectors of another length, in the place of a generation's."""
+    client: Any = MilvusClient(uri=milvus.uri)
+    try:
+        assert client.has_collection(generation.collection)
+        client.drop_collection(generation.collection)
+        client.create_collection(generation.collection, dimension=generation.dim // 2)
+    finally:
+        client.close()
+
+
+def _held_up(kind: str) -> float:
+    samples = [sample for metric in JOBS_HELD_UP.collect() for sample in metric.samples]
+    return sum(its.value for its in samples if its.labels.get("kind") == kind and its.name.endswith("_total"))
 
 
 async def test_a_policy_that_nothing_can_be_begun_by_holds_up_no_other_tenant(

@@ -160,11 +160,13 @@ class JobRunner:
         record, name = run.record, type(error).__name__
         if isinstance(error, Unavailable | ErasureUnderWay | TimeoutError):
             log.warning("job_held_up", tenant=str(run.tenant), kind=record.kind, error=name)
+            metrics.JOBS_HELD_UP.labels(record.kind, name).inc()
             return _held(record, (str(error) or "it took too long")[:500])
         if is_contention(error):
             return _held(record, "others were in the way")
         # Without the message, which may quote a memory.
         log.error("job_step_failed", tenant=str(run.tenant), kind=record.kind, error=name, where=origin(error))
+        metrics.JOBS_HELD_UP.labels(record.kind, "internal").inc()
         reason = f"internal error: {name}"
         if record.attempts + 1 < _TRIES:
             return _held(record, reason)
