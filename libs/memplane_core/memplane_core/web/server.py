@@ -41,8 +41,8 @@ def serve(target: str, settings: Settings) -> None:
         log_level=LogLevels.warning,
         log_dictconfig=_LOGS,
         websockets=False,
-        # A worker that had to be shot would leave its requests unanswered; the drain above it is bounded instead.
-        workers_kill_timeout=30,
+        # Now and then a worker whose stores and callers die with it is not told by the server that it may end.
+        workers_kill_timeout=15,
     ).serve()
 
 
