@@ -94,3 +94,24 @@ class Job(Protocol):
 def checkpoint_of(memo: msgspec.Struct) -> dict[str, Any]:
     """A checkpoint as it is stored."""
     return msgspec.to_builtins(memo)
+
+
+def advance(
+    run: Run,
+    memo: msgspec.Struct,
+    *,
+    done: int | None = None,
+    total: int | None = None,
+    result: dict[str, int] | None = None,
+    pause_s: float = 0.0,
+    held_up_by: str | None = None,
+) -> Advance:
+    """How far a run is after a step; what is not named is as it was before it."""
+    return Advance(
+        checkpoint=checkpoint_of(memo),
+        done=run.record.done if done is None else done,
+        total=run.record.total if total is None else total,
+        result=run.record.result if result is None else result,
+        pause_s=pause_s,
+        held_up_by=held_up_by,
+    )

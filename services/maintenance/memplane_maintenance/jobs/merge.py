@@ -28,7 +28,7 @@ from memplane_core.storage.merge_plans import Planned
 from memplane_core.storage.merge_reads import FIRST, Place
 from memplane_core.storage.merges import Joining, Mergeable
 from memplane_core.storage.session import Connection, Database
-from memplane_maintenance.jobs.job import EndedItself, JobFailed, Run, RunLost, StepResult, checkpoint_of
+from memplane_maintenance.jobs.job import EndedItself, JobFailed, Run, RunLost, StepResult, advance, checkpoint_of
 from memplane_maintenance.jobs.merge_planning import Page, Planner
 
 Profile = Callable[[str], Awaitable[ModelProfile]]
@@ -147,8 +147,8 @@ class Merge:
         async with self._database.tenant(run.tenant) as connection:
             behind = await merge_reads.unsettled(run.tenant, connection, generation=memo.generation, until=memo.until)
         if behind and memo.settles < _SETTLES:
-            return _advance(run, msgspec.structs.replace(memo, settles=memo.settles + 1), pause_s=1.0)
-        return _advance(run, msgspec.structs.replace(memo, phase="plan"))
+            return advance(run, msgspec.structs.replace(memo, settles=memo.settles + 1), pause_s=1.0)
+        return advance(run, msgspec.structs.replace(memo, phase="plan"))
 
     async def _plan(self, run: Run, memo: Memo) -> Advance:
         generation = await self._active(run.tenant)
@@ -189,7 +189,7 @@ class Merge:
             if len(seeds) < _SEEDS:
                 return await self._planned(run, memo, done=done, result=result)
             if time.monotonic() >= ends_at:
-                return _advance(run, memo, done=done, result=result)
+                return advance(run, memo, done=done, result=result)
 
     async def _planned(self, run: Run, memo: Memo, *, done: int, result: dict[str, int]) -> Advance:
         memo = msgspec.structs.replace(memo, phase="apply")
@@ -198,15 +198,15 @@ class Merge:
             sample = await merge_plans.plan_sample(run.tenant, connection, job_id=run.record.id, clusters=SAMPLE // 2)
         if run.record.dry_run:
             result |= {"clusters": size.clusters, "merged": size.merged}
-        advance = _advance(run, memo, done=done, total=done + size.merged, result=result)
-        return msgspec.structs.replace(advance, sample=sample)
+        planned = advance(run, memo, done=done, total=done + size.merged, result=result)
+        return msgspec.structs.replace(planned, sample=sample)
 
     async def _apply(self, run: Run, memo: Memo) -> StepResult:
         """Merge cluster after cluster. Its counts are written down with each."""
         if run.record.dry_run:
             return await self._end(run, memo, result=run.record.result)
         ends_at = time.monotonic() + _STEP_S
-        saved = _advance(run, memo)
+        saved = advance(run, memo)
         while True:
             merged = await self._merge_some(run, saved)
             if merged is None:
@@ -324,21 +324,3 @@ def _counted(before: Advance, joinings: Sequence[Joining], portions: Sequence[_P
 def _terms(params: MergeParams, threshold: float) -> dict[str, object]:
     """What a comparison depends on."""
     return {"threshold": threshold, "guard": params.guard}
-
-
-def _advance(
-    run: Run,
-    memo: Memo,
-    *,
-    done: int | None = None,
-    total: int | None = None,
-    result: dict[str, int] | None = None,
-    pause_s: float = 0.0,
-) -> Advance:
-    return Advance(
-        checkpoint=checkpoint_of(memo),
-        done=run.record.done if done is None else done,
-        total=run.record.total if total is None else total,
-        result=run.record.result if result is None else result,
-        pause_s=pause_s,
-    )

@@ -23,6 +23,7 @@ from memplane_core.storage.session import Connection, Database
 from memplane_core.storage.tenants import list_tenants
 from memplane_maintenance import metrics
 from memplane_maintenance.drain.terms import DRAIN_LEASE
+from memplane_maintenance.jobs.tenant_cursor import TenantCursor
 
 log = get_logger(__name__)
 
@@ -76,6 +77,7 @@ class IndexWatch:
         self._database = database
         self._index = index
         self._client = client
+        self._cursor = TenantCursor(client, _CURSOR_KEY)
         self._every_s = every_s
         self._apart_s = apart_s
 
@@ -91,7 +93,7 @@ class IndexWatch:
         there: dict[TenantId, set[int]] = defaultdict(set)
         for name in await self._index.collections():
             there[name.tenant].add(name.number)
-        after = began = await self._cursor()
+        after = began = await self._cursor.place()
         while True:
             async with self._database.system() as connection:
                 page = [tenant.id for tenant in await list_tenants(connection, after=after, limit=_PAGE)]
@@ -103,23 +105,13 @@ class IndexWatch:
             after = last
             if after is None or time.monotonic() >= ends_at:
                 break
-        await self._remember(after)
+        await self._cursor.remember(after)
         if began is None and after is None:
             for state, found in (("lost", report.lost), ("orphan", report.orphans), ("foreign", report.foreign)):
                 metrics.INDEX_COLLECTIONS.labels(state).set(len(found))
         if report.foreign:
             log.warning("foreign_collections", count=len(report.foreign), first=report.foreign[0].collection)
         return report
-
-    async def _cursor(self) -> TenantId | None:
-        found = cast("bytes | None", await self._client.get(_CURSOR_KEY))
-        return TenantId(uuid.UUID(bytes=found)) if found else None
-
-    async def _remember(self, after: TenantId | None) -> None:
-        if after is None:
-            await self._client.delete(_CURSOR_KEY)
-        else:
-            await self._client.set(_CURSOR_KEY, after.bytes, ex=_FORGOTTEN_AFTER_S)
 
     async def _look_at(self, tenant: TenantId, there: set[int], report: WatchReport) -> None:
         async with self._database.tenant(tenant) as connection:

@@ -23,7 +23,7 @@ from memplane_core.storage.outbox import Revision
 from memplane_core.storage.session import Connection, Database
 from memplane_maintenance.drain import DrainReport
 from memplane_maintenance.jobs.comparison import compare
-from memplane_maintenance.jobs.job import EndedItself, Finished, JobFailed, Run, StepResult, checkpoint_of
+from memplane_maintenance.jobs.job import EndedItself, Finished, JobFailed, Run, StepResult, advance
 
 _PAGE: Final = 500
 _STEP_S: Final = 2.0
@@ -127,14 +127,14 @@ class Reindex:
                     reembed=params.reembed,
                 )
                 made = await generations.add_generation(run.tenant, connection, new, made_by=run.record.id)
-                return _advance(run, Memo(phase="fill", generation=made.number), total=total)
+                return advance(run, Memo(phase="fill", generation=made.number), total=total)
             life = await _life(run.tenant, connection, params.to_generation)
             if life is None or life.life != "kept":
                 raise JobFailed(f"generation {params.to_generation} is not kept any more")
             if life.active:
                 return Finished({"generation": params.to_generation})
             await generations.keep(run.tenant, connection, params.to_generation, for_s=None)
-            return _advance(run, Memo(phase="settle", generation=params.to_generation), total=total)
+            return advance(run, Memo(phase="settle", generation=params.to_generation), total=total)
 
     async def _target(self, run: Run, memo: Memo) -> Generation:
         async with self._database.tenant(run.tenant) as connection:
@@ -155,8 +155,8 @@ class Reindex:
                 )
             after = page.last
             if page.seen < _PAGE:
-                return _advance(run, msgspec.structs.replace(memo, phase="settle", after=None))
-        return _advance(run, msgspec.structs.replace(memo, after=after))
+                return advance(run, msgspec.structs.replace(memo, phase="settle", after=None))
+        return advance(run, msgspec.structs.replace(memo, after=after))
 
     async def _settle(self, run: Run, memo: Memo) -> Advance:
         """Let the drain embed and send what is queued."""
@@ -166,12 +166,12 @@ class Reindex:
         total = run.record.total or 0
         done = max(0, total - now.pending)
         if now.pending <= _FRESH and now.unembedded <= _FEW:
-            return _advance(run, msgspec.structs.replace(memo, phase="prove", after=None, missing=0), done=done)
+            return advance(run, msgspec.structs.replace(memo, phase="prove", after=None, missing=0), done=done)
         # A generation that is being left may be the one in trouble: what counts is whether this one gets on.
         if report.obstacle in ("index", "embedding", "internal") and done <= run.record.done:
-            return _advance(run, memo, done=done, held_up_by=_HELD_UP[report.obstacle])
+            return advance(run, memo, done=done, held_up_by=_HELD_UP[report.obstacle])
         idle = not report.taken or not report.more
-        return _advance(run, memo, done=done, pause_s=1.0 if idle else 0.0)
+        return advance(run, memo, done=done, pause_s=1.0 if idle else 0.0)
 
     async def _prove(self, run: Run, memo: Memo, generation: Generation) -> Advance:
         """Compare what is settled with what the index holds; what it lacks is sent again, and all is proved anew."""
@@ -186,7 +186,7 @@ class Reindex:
             if len(page) < _PAGE:
                 return await self._proved(run, memo, missing=missing)
             after = page[-1].memory_id
-        return _advance(run, msgspec.structs.replace(memo, after=after, missing=missing))
+        return advance(run, msgspec.structs.replace(memo, after=after, missing=missing))
 
     async def _send_missing(self, tenant: TenantId, generation: Generation, page: list[refill.ExpectedMemory]) -> int:
         compared = await compare(tenant, self._index, generation, memories=page)
@@ -203,7 +203,7 @@ class Reindex:
             if memo.rounds + 1 >= _ROUNDS:
                 raise JobFailed(f"the index did not keep {missing} memories that it had acknowledged")
             again = msgspec.structs.replace(memo, phase="settle", after=None, missing=0, rounds=memo.rounds + 1)
-            return _advance(run, again, result=result)
+            return advance(run, again, result=result)
         async with self._database.tenant(run.tenant) as connection:
             active = await generations.active_generation(run.tenant, connection)
             refused = (await refill.waiting(run.tenant, connection, generation=memo.generation)).failed
@@ -213,7 +213,7 @@ class Reindex:
                 f"{refused} memories cannot be indexed that way, {before} by the generation that answers now"
             )
         result["failed"] = refused
-        return _advance(run, msgspec.structs.replace(memo, phase="flip", after=None), result=result)
+        return advance(run, msgspec.structs.replace(memo, phase="flip", after=None), result=result)
 
     async def _flip(self, run: Run, memo: Memo) -> StepResult:
         """Let the generation answer searches from one commit on.
@@ -232,7 +232,7 @@ class Reindex:
         async with self._database.tenant(run.tenant) as connection:
             before = await refill.waiting(run.tenant, connection, generation=memo.generation)
         if before.unembedded > _FEW or before.fresh > _FRESH:
-            return _advance(run, msgspec.structs.replace(memo, phase="settle"), pause_s=1.0)
+            return advance(run, msgspec.structs.replace(memo, phase="settle"), pause_s=1.0)
         params = run.params(ReindexParams)
         result = {**run.record.result, "generation": memo.generation, "memories": run.record.total or 0}
         try:
@@ -247,7 +247,7 @@ class Reindex:
                 )
         except _NotCaughtUp:
             again = msgspec.structs.replace(memo, phase="settle", flips=memo.flips + 1)
-            return _advance(run, again, pause_s=min(_LONGEST_PAUSE_S, 2.0 ** min(memo.flips, 10)))
+            return advance(run, again, pause_s=min(_LONGEST_PAUSE_S, 2.0 ** min(memo.flips, 10)))
         return EndedItself()
 
     async def _catch_up(self, tenant: TenantId, connection: Connection, number: int) -> None:
@@ -302,23 +302,3 @@ async def _forecast(tenant: TenantId, connection: Connection, params: ReindexPar
         return {"memories": total, "generation": params.to_generation}
     same = (params.model, params.dim) == (active.model, active.dim) and not params.reembed
     return {"memories": total, "to_embed": 0 if same else total, "to_take_over": total if same else 0}
-
-
-def _advance(
-    run: Run,
-    memo: Memo,
-    *,
-    done: int | None = None,
-    total: int | None = None,
-    result: dict[str, int] | None = None,
-    pause_s: float = 0.0,
-    held_up_by: str | None = None,
-) -> Advance:
-    return Advance(
-        checkpoint=checkpoint_of(memo),
-        done=run.record.done if done is None else done,
-        total=run.record.total if total is None else total,
-        result=run.record.result if result is None else result,
-        pause_s=pause_s,
-        held_up_by=held_up_by,
-    )

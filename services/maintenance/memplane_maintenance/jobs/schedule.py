@@ -5,10 +5,9 @@ The job table is the schedule: what was begun, by whomever, is not begun again b
 
 import contextlib
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import msgspec
 from redis.asyncio import Redis
@@ -28,6 +27,7 @@ from memplane_core.storage.session import Connection, Database
 from memplane_core.storage.tenants import list_tenants
 from memplane_maintenance.errors import origin
 from memplane_maintenance.jobs.reconcile_watch import STARTED_BY
+from memplane_maintenance.jobs.tenant_cursor import TenantCursor
 
 log = get_logger(__name__)
 
@@ -36,7 +36,6 @@ _RUN_S: Final = 30.0
 _AT_ONCE: Final = 100
 _RUNS_KEPT: Final = 10
 _CURSOR_KEY: Final = "mp:schedule:after"
-_FORGOTTEN_AFTER_S: Final = 24 * 3600
 _HOUR_S: Final = 3600.0
 
 
@@ -130,7 +129,7 @@ class Scheduler:
 
     def __init__(self, database: Database, client: Redis, *, has_llm: bool = False, at_once: int = _AT_ONCE) -> None:
         self._database = database
-        self._client = client
+        self._cursor = TenantCursor(client, _CURSOR_KEY)
         self._at_once = at_once
         self._scheduled = [its for its in SCHEDULED if has_llm or its.kind != "reflect"]
         self._kinds = [its.kind for its in self._scheduled]
@@ -144,7 +143,7 @@ class Scheduler:
         """
         ends_at = time.monotonic() + _RUN_S
         begun: list[Begun] = []
-        after = await self._cursor()
+        after = await self._cursor.place()
         while True:
             async with self._database.system() as connection:
                 page = [tenant.id for tenant in await list_tenants(connection, after=after, limit=_PAGE)]
@@ -152,10 +151,10 @@ class Scheduler:
                 begun += await self._seen_to(tenant)
                 after = tenant
                 if len(begun) >= self._at_once or time.monotonic() >= ends_at:
-                    await self._remember(after)
+                    await self._cursor.remember(after)
                     return begun
             if len(page) < _PAGE:
-                await self._remember(None)
+                await self._cursor.remember(None)
                 return begun
 
     async def _seen_to(self, tenant: TenantId) -> list[Begun]:
@@ -190,13 +189,3 @@ class Scheduler:
             await forget_old_runs(tenant, connection, kind=its.kind, started_by=STARTED_BY, keep=_RUNS_KEPT)
             return [Begun(tenant, its.kind)]
         return []
-
-    async def _cursor(self) -> TenantId | None:
-        found = cast("bytes | None", await self._client.get(_CURSOR_KEY))
-        return TenantId(uuid.UUID(bytes=found)) if found else None
-
-    async def _remember(self, after: TenantId | None) -> None:
-        if after is None:
-            await self._client.delete(_CURSOR_KEY)
-        else:
-            await self._client.set(_CURSOR_KEY, after.bytes, ex=_FORGOTTEN_AFTER_S)
