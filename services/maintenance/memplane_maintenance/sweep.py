@@ -50,11 +50,13 @@ class Sweep:
     Args:
         database: Where the outbox is.
         client: Of the broker; a key in it lets one of many workers trim, now and then.
+        at_once: How many of a kind one look returns at most; the rest are found by the next, once these are done.
     """
 
-    def __init__(self, database: Database, client: Redis) -> None:
+    def __init__(self, database: Database, client: Redis, *, at_once: int = TENANTS_AT_ONCE) -> None:
         self._database = database
         self._client = client
+        self._at_once = at_once
         self._measured_at = -math.inf
 
     async def run(self) -> SweepReport:
@@ -64,9 +66,9 @@ class Sweep:
             Unavailable: Postgres is away.
         """
         async with self._database.system() as connection:
-            tenants = await backlog.tenants_with_work(connection, limit=TENANTS_AT_ONCE)
-            jobs = await jobs_due(connection, limit=TENANTS_AT_ONCE)
-            retiring = await tenants_to_retire(connection, limit=TENANTS_AT_ONCE)
+            tenants = await backlog.tenants_with_work(connection, limit=self._at_once)
+            jobs = await jobs_due(connection, limit=self._at_once)
+            retiring = await tenants_to_retire(connection, limit=self._at_once)
         if time.monotonic() - self._measured_at > _MEASURE_EVERY_S:
             await self.measure()
         trimmed = await self.trim() if await self._my_turn() else 0

@@ -118,10 +118,14 @@ class MemoryDesk:
         return [OutboxRow(**{name: row[name] for name in OutboxRow.__struct_fields__}) for row in rows]
 
     async def pass_time(self) -> None:
-        """Make everything due that waits for its time, and let leases end."""
+        """Make everything due that waits for its time, and let leases end; what is being changed just now is left."""
         async with self.database.tenant(self.tenant) as connection:
             await connection.execute(
-                "UPDATE outbox SET not_before = clock_timestamp() WHERE tenant_id = $1 AND done_at IS NULL", self.tenant
+                """
+                UPDATE outbox SET not_before = clock_timestamp() WHERE tenant_id = $1 AND seq IN (
+                    SELECT seq FROM outbox WHERE tenant_id = $1 AND done_at IS NULL FOR UPDATE SKIP LOCKED)
+                """,
+                self.tenant,
             )
             await connection.execute(
                 "UPDATE lease SET expires_at = clock_timestamp() WHERE tenant_id = $1", self.tenant
