@@ -21,13 +21,18 @@ pytestmark = pytest.mark.anyio
 DEFINERS = {
     "add_usage": "counts requests of many tenants in one call",
     "find_api_key": "whose a key is, before there is a tenant",
+    "generation_states": "how many generations there are, by what they are for",
+    "index_lag": "which tenants the index is furthest behind for",
+    "job_states": "how many jobs wait and run, by kind",
     "jobs_due": "which tenants have jobs to run",
+    "keys_expiring": "ids of keys that soon expire, for the operator",
     "list_audit": "the operator's audit",
     "list_tenants": "the operator's list",
     "mark_keys_used": "when keys of many tenants were last used",
     "nominate_by_words": "ids of the transaction's own tenant, by an index that policies keep from being used",
     "outbox_backlog": "how much waits, for metrics",
     "tenants_to_retire": "which tenants have generations to drop",
+    "tenants_to_watch": "how much the largest tenants hold, and those near a quota",
     "tenants_with_work": "which tenants have something to tell the index",
     "trim_finished": "removes outbox rows that are done",
 }
