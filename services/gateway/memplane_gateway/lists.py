@@ -8,10 +8,11 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts.filters import QUERY_FIELDS, query_filter
+from memplane_core.contracts.filters import QUERY_FIELDS, query_filter, query_moment
 from memplane_core.contracts.lists import ListRequest, Sort
 from memplane_core.contracts.memories import MemoryPage
 from memplane_core.domain.filters import parse_filter
+from memplane_core.domain.validity import valid_at_of
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.forwarding import Forwarder
@@ -43,6 +44,16 @@ Cursor = Annotated[
     ),
 ]
 
+ValidAtQuery = Annotated[
+    str | None,
+    QueryParameter(
+        min_length=1,
+        max_length=64,
+        description="Only memories that hold at this moment, RFC 3339 or epoch seconds; `any` for all whenever they "
+        "held. When left out, what holds now.",
+    ),
+]
+
 
 @get(
     "/v1/memories",
@@ -66,6 +77,7 @@ async def list_memories(
     sort: SortQuery = "-created_at",
     limit: Limit = 100,
     cursor: Cursor = None,
+    valid_at: ValidAtQuery = None,
 ) -> Response[bytes]:
     """Page through all memories that match, exact to the end.
 
@@ -81,9 +93,16 @@ async def list_memories(
         "source": source,
         "scene": scene,
     }
-    refuse_unknown(request, {*QUERY_FIELDS, "sort", "limit", "cursor"})
+    refuse_unknown(request, {*QUERY_FIELDS, "sort", "limit", "cursor", "valid_at"})
     query_filter(fields)
-    given: dict[str, str | int | None] = {**fields, "sort": sort, "limit": limit, "cursor": cursor}
+    valid_at_of(query_moment(valid_at), pointer="valid_at")
+    given: dict[str, str | int | None] = {
+        **fields,
+        "sort": sort,
+        "limit": limit,
+        "cursor": cursor,
+        "valid_at": valid_at,
+    }
     return await forwarder.forward(
         request,
         "memories:read",
@@ -110,6 +129,7 @@ async def list_matching_memories(
     Needs the scope `memories:read`.
     """
     parse_filter(data.filters)
+    valid_at_of(data.valid_at, pointer="/valid_at")
     return await forwarder.forward(request, "memories:read", path="/v1/memories/list", repeatable=True)
 
 

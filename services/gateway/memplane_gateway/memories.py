@@ -23,6 +23,7 @@ from memplane_core.contracts.memories import (
     WrittenMemory,
 )
 from memplane_core.domain.filters import parse_filter
+from memplane_core.domain.validity import valid_at_of
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.forwarding import Forwarder
@@ -141,6 +142,7 @@ async def search_memories(
     Needs the scope `memories:read`.
     """
     parse_filter(data.filters)
+    valid_at_of(data.valid_at, pointer="/valid_at")
     return await forwarder.forward(request, "memories:read", path="/v1/memories/search", repeatable=True)
 
 

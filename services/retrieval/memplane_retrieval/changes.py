@@ -22,6 +22,7 @@ from memplane_core.domain.memory import (
     dedup_key,
     to_utc,
 )
+from memplane_core.domain.validity import check_interval
 from memplane_core.storage.memories import Revision
 from memplane_core.storage.memory_writes import Change
 from memplane_core.storage.new_memories import NewMemory
@@ -39,6 +40,8 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "pinned": False,
     "metadata": {},
     "expires_at": None,
+    "valid_from": None,
+    "valid_to": None,
 }
 
 
@@ -51,12 +54,15 @@ def given_fields(fields: MemoryFields, *, pointer: str = "") -> dict[str, Any]:
     given = {
         name: value
         for name in fields.__struct_fields__
-        if name not in ("external_id", "on_duplicate") and (value := getattr(fields, name)) is not UNSET
+        if name not in ("external_id", "on_duplicate", "supersedes") and (value := getattr(fields, name)) is not UNSET
     }
     if "occurred_at" in given:
         given["occurred_at"] = to_utc(given["occurred_at"], pointer=f"{pointer}/occurred_at")
     if given.get("expires_at") is not None:
         given["expires_at"] = to_utc(given["expires_at"], pointer=f"{pointer}/expires_at").replace(microsecond=0)
+    for name in ("valid_from", "valid_to"):
+        if given.get(name) is not None:
+            given[name] = to_utc(given[name], pointer=f"{pointer}/{name}")
     if "scene" in given:
         given["scene"] = list(dict.fromkeys(given["scene"]))
     return given
@@ -69,6 +75,7 @@ def new_memory(write: MemoryWrite, *, now: datetime, policy: Policy, pointer: st
     scorer = policy.importance_scorer
     importance = policy.default_importance if scorer == "default" else guess_importance(given["content"])
     values: dict[str, Any] = {**_DEFAULTS, "importance": importance, **given}
+    check_interval(values["valid_from"], values["valid_to"], pointer=pointer)
     key = dedup_key(
         content=values["content"],
         actor=values["actor"],
@@ -77,6 +84,8 @@ def new_memory(write: MemoryWrite, *, now: datetime, policy: Policy, pointer: st
         agent_id=values["agent_id"],
         session_id=values["session_id"],
         occurred_at=occurred_at,
+        valid_from=values["valid_from"],
+        valid_to=values["valid_to"],
     )
     return NewMemory(
         id=uuid_utils.compat.uuid7(),
@@ -127,13 +136,21 @@ class Amended(msgspec.Struct, frozen=True, kw_only=True):
 def amend(before: Revision, given: dict[str, Any]) -> Amended:
     """`before` with the given fields; what is not named stays.
 
-    An importance that is given counts as changed where nobody had given one, though it be the same number.
+    An importance that is given counts as changed where nobody had given one, though it be the same number. What has no
+    end any more is not superseded either.
+
+    Raises:
+        InvalidRequest: It would end before it begins.
     """
     memory = before.memory
     changed = {name: old for name, value in given.items() if not _same(old := getattr(memory, name), value)}
     if before.unscored and "importance" in given:
         changed["importance"] = memory.importance
+    if memory.superseded_by is not None and given.get("valid_to", memory.valid_to) is None:
+        given = given | {"superseded_by": None}
+        changed["superseded_by"] = memory.superseded_by
     after = msgspec.structs.replace(memory, **given)
+    check_interval(after.valid_from, after.valid_to)
     occurred_given = before.occurred_given or "occurred_at" in given
     key = before.dedup_key
     if key is not None and (changed.keys() & IDENTITY_FIELDS or occurred_given != before.occurred_given):
@@ -145,6 +162,8 @@ def amend(before: Revision, given: dict[str, Any]) -> Amended:
             agent_id=after.agent_id,
             session_id=after.session_id,
             occurred_at=after.occurred_at if occurred_given else None,
+            valid_from=after.valid_from,
+            valid_to=after.valid_to,
         )
     return Amended(
         after=after,

@@ -11,7 +11,8 @@ from uuid import UUID
 from memplane_core.contracts.lists import Sort
 from memplane_core.domain.errors import invalid
 from memplane_core.domain.filters import Filter, fingerprint
-from memplane_core.domain.memory import State
+from memplane_core.domain.memory import State, utc_text
+from memplane_core.domain.validity import ValidAt
 from memplane_core.storage.lists import Order, Place
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -22,16 +23,17 @@ _SEAL_BYTES: Final = 9  # with the rest a multiple of three, so that base64 need
 
 
 class Cursors:
-    """Makes and reads the cursors of one list: of one filter and state in one order.
+    """Makes and reads the cursors of one list: of one filter, state and moment in one order.
 
     A cursor is sealed with what it belongs to. That keeps mistakes out, and needs no secret: it says nothing that its
     holder has not seen, and a forged one only begins somewhere else in the holder's own list.
     """
 
-    def __init__(self, where: Filter, sort: Sort, *, state: State = "active") -> None:
+    def __init__(self, where: Filter, sort: Sort, *, state: State = "active", valid_at: ValidAt = "now") -> None:
         self._order = Order.of(sort)
         self._layout = _TIME if self._order.is_time else _NUMBER
-        self._key = hashlib.sha256(fingerprint(where) + f"{sort} {state}".encode()).digest()
+        held = "" if valid_at == "now" else f" {valid_at if valid_at == 'any' else utc_text(valid_at)}"
+        self._key = hashlib.sha256(fingerprint(where) + f"{sort} {state}{held}".encode()).digest()
 
     def cursor_of(self, last: Place) -> str:
         """The cursor that continues after `last`."""
@@ -47,7 +49,7 @@ class Cursors:
             value, id_ = self._layout.unpack(self._unsealed(cursor))
             return Place(_EPOCH + value * _MICROSECOND if self._order.is_time else value, UUID(bytes=id_))
         except (binascii.Error, ValueError, OverflowError, struct.error):
-            detail = "must be the next_cursor of an earlier page with the same filters, state and sort"
+            detail = "must be the next_cursor of an earlier page with the same filters, state, valid_at and sort"
             raise invalid(pointer, detail) from None
 
     def _unsealed(self, cursor: str) -> bytes:

@@ -155,8 +155,8 @@ def _in_utc(line: MemoryLine) -> MemoryLine:
     """The same with times in UTC, an expiry to the second, and no tag twice."""
     times = {
         name: to_utc(value, pointer=name)
-        for name in ("occurred_at", "expires_at", "created_at", "updated_at", "last_accessed_at", "purge_at",
-                     "priority_moved_at")
+        for name in ("occurred_at", "expires_at", "valid_from", "valid_to", "created_at", "updated_at",
+                     "last_accessed_at", "purge_at", "priority_moved_at")
         if (value := getattr(line, name)) is not None
     }  # fmt: skip
     if "expires_at" in times:

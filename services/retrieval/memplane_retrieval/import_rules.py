@@ -22,13 +22,13 @@ from memplane_retrieval.import_lines import Numbered
 
 _GIVEN: Final = (
     "content", "actor", "scene", "source", "memory_type", "user_id", "agent_id", "session_id", "importance",
-    "priority", "pinned", "metadata", "occurred_at", "expires_at",
+    "priority", "pinned", "metadata", "occurred_at", "expires_at", "valid_from", "valid_to",
 )  # fmt: skip
 """Fields that a caller may set."""
 
 _KEPT: Final = (
     "version", "state", "merged_into", "purge_at", "created_at", "updated_at", "last_accessed_at", "access_count",
-    "helpful", "not_helpful", "merges",
+    "helpful", "not_helpful", "merges", "superseded_by",
 )  # fmt: skip
 """Fields of a `Past` that are called so in a line too."""
 
@@ -116,6 +116,8 @@ def _key(line: MemoryLine) -> bytes | None:
         agent_id=line.agent_id,
         session_id=line.session_id,
         occurred_at=line.occurred_at if line.occurred_given else None,
+        valid_from=line.valid_from,
+        valid_to=line.valid_to,
     )
 
 
@@ -158,8 +160,8 @@ def is_same(there: Revision, line: MemoryLine) -> bool:
     return (
         not amended_by(there, line).changed
         and there.occurred_given == line.occurred_given
-        and (memory.external_id, memory.state, memory.merged_into, memory.purge_at)
-        == (line.external_id, line.state, line.merged_into, line.purge_at)
+        and (memory.external_id, memory.state, memory.merged_into, memory.purge_at, memory.superseded_by)
+        == (line.external_id, line.state, line.merged_into, line.purge_at, line.superseded_by)
     )
 
 
@@ -169,4 +171,9 @@ def amended_by(there: Revision, line: MemoryLine) -> Amended:
     if line.unscored and line.importance == there.memory.importance:
         del given["importance"]  # which nobody has said
     amended = amend(there, given)
-    return msgspec.structs.replace(amended, occurred_given=line.occurred_given, dedup_key=_key(line))
+    return msgspec.structs.replace(
+        amended,
+        after=msgspec.structs.replace(amended.after, superseded_by=line.superseded_by),
+        occurred_given=line.occurred_given,
+        dedup_key=_key(line),
+    )

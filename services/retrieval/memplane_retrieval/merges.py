@@ -45,7 +45,7 @@ class Merger:
         Raises:
             IdempotencyMismatch, IdempotencyInFlight: See `storage.idempotency`.
             NotFound: One is not there, has expired, or is not the caller's.
-            InvalidRequest: They are not of one user, agent and type.
+            InvalidRequest: They are not of one user, agent, type and time of holding.
             Conflict: One is hidden already, or pinned and would go; or together they have too many scenes.
         """
         tenant = principal.tenant
@@ -131,7 +131,7 @@ def _apart(its: Mergeable, first: Mergeable) -> str | None:
     for name, said in (("user_id", "user"), ("agent_id", "agent"), ("memory_type", "type")):
         if getattr(its, name) != getattr(first, name):
             return f"is of another {said} than /ids/0"
-    return None
+    return None if its.holds_with(first) else "has another valid_from or valid_to than /ids/0"
 
 
 def _refuse(kind: type[MemplaneError], wrong: Sequence[str | None]) -> None:

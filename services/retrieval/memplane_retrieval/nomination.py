@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -84,7 +85,8 @@ class Nominator:
             GenerationMovedError: Start over with the tenant's new generation.
             IndexUnavailable: The index is away, and there is too much for Postgres to stand in.
         """
-        if not seen_by_index(query.where):
+        # That few memories do not hold now, the index need not know; at another time it may be most of them.
+        if not seen_by_index(query.where) or isinstance(query.valid_at, datetime):
             found = await self._among_matches(query, most=SELECTIVE)
             if found is not None:
                 return _scanned(found)
@@ -150,6 +152,7 @@ class Nominator:
                         generation=query.generation.number,
                         vector=vector,
                         where=query.where,
+                        valid_at=query.valid_at,
                     )
             if known is None or not fresh.settled:
                 asking = asking or self._ask(query, vector, limit=limit)
@@ -213,7 +216,7 @@ class Nominator:
 
         Among many, most words are looked up by their index: to look through each text takes a pass for each word.
         """
-        key = (query.tenant, most, fingerprint(query.where))
+        key = (query.tenant, most, fingerprint(query.where), query.valid_at)
         if key in self._too_many:
             return None
         asked = query.asked(query.candidates)

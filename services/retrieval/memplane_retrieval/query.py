@@ -8,6 +8,7 @@ from memplane_core.domain.filters import Filter
 from memplane_core.domain.index import FloatArray, Generation, IndexFilter
 from memplane_core.domain.ranking import Preset, Question, Weights
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.domain.validity import ValidAt
 from memplane_core.storage.candidates import Asked
 
 
@@ -19,6 +20,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         question: What candidates are ranked for; its terms are empty where words do not count.
         superset: What the index can apply of `where`, without a clock.
         candidates: How many each arm nominates at first.
+        valid_at: When what is found has to hold.
         rerank: Whether the reranker reads the best once more.
     """
 
@@ -32,6 +34,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     candidates: int
     min_relevance: float
     now: datetime
+    valid_at: ValidAt
     weights: Weights
     preset: Preset | None
     decay_rate: float
@@ -46,4 +49,5 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
             terms=self.question.terms,
             where=self.where,
             limit=limit,
+            valid_at=self.valid_at,
         )

@@ -8,7 +8,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from memplane_core.contracts.checks import check_batch, check_patch, check_write, text_faults
-from memplane_core.contracts.filters import query_filter
+from memplane_core.contracts.filters import query_filter, query_moment
 from memplane_core.contracts.lists import ListRequest, Sort
 from memplane_core.contracts.memories import (
     BatchItem,
@@ -26,6 +26,7 @@ from memplane_core.domain.errors import InvalidRequest, NotFound
 from memplane_core.domain.filters import Filter, parse_filter
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.domain.validity import ValidAt, valid_at_of
 from memplane_core.storage import lists, memories
 from memplane_core.storage.idempotency import WriteOutcome
 from memplane_core.storage.session import Database
@@ -127,6 +128,7 @@ async def list_memories(
     sort: FromQuery[Sort] = "-created_at",
     limit: PageSize = 100,
     cursor: FromQuery[str | None] = None,
+    valid_at: FromQuery[str | None] = None,
 ) -> MemoryPage:
     """Active memories whose fields have these values."""
     principal = request.require("memories:read", bound=True)
@@ -143,9 +145,10 @@ async def list_memories(
         }
     )
     page = ListRequest(sort=sort, limit=limit, cursor=cursor)
+    held = valid_at_of(query_moment(valid_at), pointer="valid_at")
     policy = await generations.policy(principal.tenant)
     where = narrowed(principal, where, require_user=policy.require_user, pointer="")
-    return await _page(principal.tenant, database, where=where, page=page, pointer="cursor")
+    return await _page(principal.tenant, database, where=where, page=page, valid_at=held, pointer="cursor")
 
 
 @post("/v1/memories/list", status_code=200, request_max_body_size=SINGLE_BODY_BYTES)
@@ -160,17 +163,29 @@ async def list_matching_memories(
     principal = request.require("memories:read", bound=True)
     policy = await generations.policy(principal.tenant)
     where = narrowed(principal, parse_filter(data.filters), require_user=policy.require_user)
-    return await _page(principal.tenant, database, where=where, page=data, pointer="/cursor")
+    # Whoever looks for what is hidden wants to bring it back, whenever it held.
+    asked = "any" if data.valid_at is None and data.state != "active" else data.valid_at
+    held = valid_at_of(asked, pointer="/valid_at")
+    return await _page(principal.tenant, database, where=where, page=data, valid_at=held, pointer="/cursor")
 
 
-async def _page(tenant: TenantId, database: Database, *, where: Filter, page: ListRequest, pointer: str) -> MemoryPage:
-    cursors = Cursors(where, page.sort, state=page.state)
+async def _page(
+    tenant: TenantId, database: Database, *, where: Filter, page: ListRequest, valid_at: ValidAt, pointer: str
+) -> MemoryPage:
+    cursors = Cursors(where, page.sort, state=page.state, valid_at=valid_at)
     order = lists.Order.of(page.sort)
     after = cursors.place_of(page.cursor, pointer=pointer)
     async with database.tenant(tenant) as connection:
         # One more than asked for says whether there is a next page.
         found = await lists.list_page(
-            tenant, connection, where=where, order=order, after=after, limit=page.limit + 1, state=page.state
+            tenant,
+            connection,
+            where=where,
+            order=order,
+            after=after,
+            limit=page.limit + 1,
+            state=page.state,
+            valid_at=valid_at,
         )
     results = found[: page.limit]
     last = cursors.cursor_of(order.place_of(results[-1])) if len(found) > page.limit else None

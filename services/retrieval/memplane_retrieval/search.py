@@ -28,6 +28,7 @@ from memplane_core.domain.ports import Embedder
 from memplane_core.domain.ranking import Candidate, Origin, Question, Ranked, rank
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.domain.text import terms
+from memplane_core.domain.validity import ValidAt, valid_at_of
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage import memories
 from memplane_core.storage.pool import read_pool
@@ -84,11 +85,19 @@ class Searcher:
         policy = await self._generations.policy(principal.tenant)
         where = narrowed(principal, parse_filter(request.filters), require_user=policy.require_user)
         _check(request)
-        now = datetime.now(UTC) if request.now is None else to_utc(request.now, pointer="/now")
+        clock = None if request.now is None else to_utc(request.now, pointer="/now")
+        now = clock or datetime.now(UTC)
+        valid_at = valid_at_of(request.valid_at, now=clock, pointer="/valid_at")
         for _ in range(_ATTEMPTS):
             generation = await self._generations.active(principal.tenant)
             query = await self._query(
-                principal.tenant, request, generation=generation, policy=policy, where=where, now=now
+                principal.tenant,
+                request,
+                generation=generation,
+                policy=policy,
+                where=where,
+                now=now,
+                valid_at=valid_at,
             )
             try:
                 results, degraded = await self._answer(query)
@@ -117,6 +126,7 @@ class Searcher:
         policy: Policy,
         where: Filter,
         now: datetime,
+        valid_at: ValidAt,
     ) -> Query:
         words = query_words(terms(request.query)) if request.mode != "dense" else b""
         model, vector = await self._meaning(tenant, request, generation=generation, words=words)
@@ -132,6 +142,7 @@ class Searcher:
             candidates=min(max(wanted, request.top_k), MAX_CANDIDATES),
             min_relevance=policy.min_relevance if request.min_relevance is None else request.min_relevance,
             now=now,
+            valid_at=valid_at,
             weights=request.weights or policy.weights,
             preset=request.preset or (policy.preset if request.weights is None else None),
             decay_rate=policy.decay_rate,
@@ -194,6 +205,7 @@ class Searcher:
                 generation=query.generation.number,
                 vector=query.vector,
                 where=query.where,
+                valid_at=query.valid_at,
             )
             pool = [*nominated.read.values(), *rest]
             if len(pool) < query.top_k and not nominated.whole:
@@ -219,7 +231,8 @@ class Searcher:
         while best and len(placed) < wanted:
             room = wanted - len(placed)
             some, best = best[:room], best[room:]
-            found = await memories.read(query.tenant, connection, [place.candidate.memory_id for place in some])
+            ids = [place.candidate.memory_id for place in some]
+            found = await memories.read(query.tenant, connection, ids, valid_at=query.valid_at)
             placed += [
                 Placed(ranked=place, memory=memory, score=place.score)
                 for place in some

@@ -28,6 +28,14 @@ from memplane_retrieval.embedding import Chunker, TextToChunk, tokens_later
 from memplane_retrieval.generations import Generations
 from memplane_retrieval.ownership import owned
 from memplane_retrieval.slots import Slot, slots_of
+from memplane_retrieval.supersede import (
+    Superseding,
+    closing,
+    lock_superseded,
+    superseding,
+    with_beginnings,
+    with_places,
+)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -39,6 +47,8 @@ class Plan(msgspec.Struct, frozen=True):
     """New ones, by the id that the memory has or will have."""
     found_by: dict[UUID, FindableText]
     """What each of them is found by."""
+    replacing: dict[int, Superseding]
+    """Items that supersede, by their places."""
 
     def tokens_later(self, outcome: Sequence[WriteOutcome]) -> int:
         """The charge for the texts that were stored without vectors."""
@@ -89,7 +99,8 @@ class Writer:
         """
         tenant = principal.tenant
         policy = await self._generations.policy(tenant)
-        writes = owned(principal, writes, policy=policy, batch=batch)
+        writes = await with_beginnings(tenant, self._database, owned(principal, writes, policy=policy, batch=batch))
+        replacing = superseding(writes, batch=batch)
         async for _ in attempts():
             slots = slots_of(writes, now=datetime.now(UTC), policy=policy, batch=batch)
             if fingerprint is not None or any(slot.name for slot in slots):
@@ -98,7 +109,7 @@ class Writer:
                     if before is not None:
                         return await self._replay(principal, connection, before)
                     await self._find_named(tenant, connection, slots)
-            plan = await self._plan(tenant, slots)
+            plan = await self._plan(tenant, slots, replacing=replacing)
             try:
                 async with self._database.tenant(tenant) as connection:
                     if fingerprint is not None:
@@ -132,7 +143,7 @@ class Writer:
             for slot in slots:
                 slot.known = found.get(names[slot.order]) if slot.order in names else None
 
-    async def _plan(self, tenant: TenantId, slots: list[Slot]) -> Plan:
+    async def _plan(self, tenant: TenantId, slots: list[Slot], *, replacing: dict[int, Superseding]) -> Plan:
         """What every text that is new is found by."""
         generation = await self._generations.active(tenant)
         texts: dict[UUID, TextToChunk] = {}
@@ -142,11 +153,12 @@ class Writer:
             elif (amended := _amended(slot.known, slot.write)).new_text:
                 texts[amended.after.id] = amended.text
         found_by = await self._chunker.texts(tenant, list(texts.values()), generation=generation)
-        return Plan(slots, generation, texts, dict(zip(texts, found_by, strict=True)))
+        return Plan(slots, generation, texts, dict(zip(texts, found_by, strict=True)), replacing)
 
     async def _store(self, principal: Principal, connection: Connection, plan: Plan, *, items: int) -> Written:
         """The transaction's work: named ones that are there, then all new ones at once, then those with a twin."""
         tenant = principal.tenant
+        old = await lock_superseded(tenant, connection, plan.replacing.values())
         stored = await self._upsert(principal, connection, plan)
         fresh = [slot for slot in plan.slots if slot.known is None]
         made = await memory_writes.insert(
@@ -166,7 +178,17 @@ class Writer:
         missing = [outcome.id for outcome in stored.values() if outcome.id not in known]
         if missing:
             known |= await memories.read(tenant, connection, missing, also_expired=True)
-        return Written(_in_order(plan.slots, stored, items=items), known, replayed=False)
+        outcome = _in_order(plan.slots, stored, items=items)
+        if plan.replacing:
+            written = frozenset(item.id for item in outcome)
+            changes = [
+                change
+                for n, its in plan.replacing.items()
+                if (change := closing(principal, its, old=old.get(its.old), by=known[outcome[n].id], written=written))
+            ]
+            changes = await with_places(tenant, connection, changes)
+            await memory_writes.update(principal, connection, changes, generation=plan.generation.number)
+        return Written(outcome, known, replayed=False)
 
     async def _upsert(self, principal: Principal, connection: Connection, plan: Plan) -> dict[bytes, WriteOutcome]:
         """Give memories of a name their new fields; a hidden or expired one comes back."""
@@ -268,6 +290,7 @@ def _as_memory(slot: Slot, created_at: datetime) -> Memory:
         del fields[internal]
     return Memory(
         **fields,
+        superseded_by=None,
         created_at=created_at,
         updated_at=created_at,
         last_accessed_at=created_at,

@@ -115,6 +115,9 @@ class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     merged_into: UUID | None
     purge_at: Moment | None
     merges: Ledger | None
+    valid_from: Moment | None = None
+    valid_to: Moment | None = None
+    superseded_by: UUID | None = None
 
 
 class HistoryLine(

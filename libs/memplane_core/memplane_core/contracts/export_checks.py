@@ -13,6 +13,9 @@ from memplane_core.domain.errors import Fault, InvalidRequest
 from memplane_core.domain.memory import CONTENT_BYTES, LABEL_BYTES, METADATA_BYTES, METADATA_DEPTH, to_utc
 from memplane_core.domain.merge_ledger import Ledger, Own, Taken
 
+_OF_A_WRITE: Final = frozenset(("on_duplicate", "supersedes"))
+"""Fields that say what to do, and are no part of a memory."""
+
 _CHANGES_BYTES: Final = 2 * (CONTENT_BYTES + METADATA_BYTES) * 6
 
 
@@ -35,7 +38,7 @@ def check_line(line: MemoryLine | HistoryLine, *, pointer: str) -> None:
 
 
 def _as_write(line: MemoryLine) -> MemoryWrite:
-    named = {name: getattr(line, name) for name in MemoryWrite.__struct_fields__ if name != "on_duplicate"}
+    named = {name: getattr(line, name) for name in MemoryWrite.__struct_fields__ if name not in _OF_A_WRITE}
     return MemoryWrite(**named)
 
 
@@ -49,6 +52,10 @@ def _memory_faults(line: MemoryLine) -> list[Fault]:
         faults.append(Fault("merged_into", "must be given for a merged memory, and be null for all others"))
     if line.merged_into == line.id:
         faults.append(Fault("merged_into", "must be another memory"))
+    if line.valid_from and line.valid_to and line.valid_to <= line.valid_from:
+        faults.append(Fault("valid_to", "must be after valid_from"))
+    if line.superseded_by is not None and (line.valid_to is None or line.superseded_by == line.id):
+        faults.append(Fault("superseded_by", "must be another memory, for one that has a valid_to"))
     if line.state == "active" and line.purge_at is not None:
         faults.append(Fault("purge_at", "must be null for an active memory"))
     return faults if line.merges is None else faults + _ledger_faults(line.merges)

@@ -24,6 +24,14 @@ QUERY_FIELDS: Final = (
 """Fields that a query string can name; each asks for equality, `scene` for a memory that has it."""
 
 
+def query_moment(given: str | None) -> str | float | None:
+    """A moment of a query string as a body would have it: epoch seconds are a number there."""
+    try:
+        return given if given is None else float(given)
+    except ValueError:
+        return given
+
+
 def query_filter(given: Mapping[str, str | None]) -> Filter:
     """The filter of a query string's parameters, of which those that are None were left out.
 

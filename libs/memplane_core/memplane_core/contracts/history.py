@@ -11,7 +11,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: That the memory had from then on.
-        event: `created`, `updated`, `forgotten`, `merged` or `restored`.
+        event: `created`, `updated`, `superseded`, `forgotten`, `merged` or `restored`.
         key_id: Of the API key that did it.
         request_id: `X-Request-Id` of that answer.
         changes: Old values of the fields that changed, by name; empty where it was created.

@@ -24,6 +24,15 @@ Priority = Annotated[int, msgspec.Meta(ge=1, le=5)]
 Moment = datetime | float
 """RFC 3339, or epoch seconds. A naive time is UTC."""
 
+GivenValidAt = Annotated[
+    str | float,
+    msgspec.Meta(
+        description="Only memories that hold at this moment, RFC 3339 or epoch seconds; `any` for all whenever they "
+        "held. When left out, what holds now."
+    ),
+]
+"""Raw: `domain.validity.valid_at_of` reads it."""
+
 OnDuplicate = Literal["return", "update", "create"]
 
 
@@ -43,14 +52,22 @@ class MemoryFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     metadata: dict[str, Any] | UnsetType = UNSET
     occurred_at: Moment | UnsetType = UNSET
     expires_at: Moment | UnsetType | None = UNSET
+    valid_from: Moment | UnsetType | None = UNSET
+    valid_to: Moment | UnsetType | None = UNSET
 
 
 class MemoryWrite(MemoryFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One memory to store."""
+    """One memory to store.
+
+    Attributes:
+        supersedes: Id of a memory of the same user and agent that is so no longer: its `valid_to` becomes the
+            `valid_from` of this one, which is its `occurred_at` where it names none.
+    """
 
     content: Content
     external_id: EntityId | None = None
     on_duplicate: OnDuplicate = "return"
+    supersedes: UUID | None = None
 
 
 class MemoryPatch(MemoryFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,6 +134,7 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         preset: A ranking known by name: `dbgpt` adds similarity, recency and 0.15 x importance.
         min_relevance: Leaves out what is less relevant than this, 0..1; the policy's when left out.
         now: Clock of the ranking, for replays; the server's own when left out.
+        valid_at: The moment at which what is found must hold, or `any`; `now` when left out.
         touch: False leaves no trace of this search in what it found.
         explain: True returns the parts of each score.
         candidates: How many meaning and words each nominate; the server's choice when left out.
@@ -131,6 +149,7 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     preset: Preset | None = None
     min_relevance: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     now: Moment | None = None
+    valid_at: GivenValidAt | None = None
     touch: bool = True
     explain: bool = False
     candidates: Annotated[int, msgspec.Meta(ge=1, le=16_384)] | None = None

@@ -27,7 +27,7 @@ TEXT_FIELDS: Final = frozenset({"content", "actor", "occurred_at"})
 INDEX_FIELDS: Final = TEXT_FIELDS | {"user_id", "agent_id", "session_id", "memory_type", "expires_at"}
 """Changing one of these changes what the index holds: `rev` grows."""
 
-IDENTITY_FIELDS: Final = TEXT_FIELDS | {"user_id", "agent_id", "session_id", "memory_type"}
+IDENTITY_FIELDS: Final = TEXT_FIELDS | {"user_id", "agent_id", "session_id", "memory_type", "valid_from", "valid_to"}
 """What makes two memories one."""
 
 
@@ -36,6 +36,9 @@ class Memory(msgspec.Struct, kw_only=True):
 
     Attributes:
         version: Grows with every change; the ETag.
+        valid_from: From when on what it says is so; null is ever since.
+        valid_to: When that ended; null is not yet.
+        superseded_by: The memory that says what has been so since `valid_to`.
         index_state: `pending` until the index has been told of the newest form, `failed` where the text cannot be
             embedded; `index_error` then says why.
     """
@@ -56,6 +59,9 @@ class Memory(msgspec.Struct, kw_only=True):
     metadata: dict[str, Any]
     occurred_at: datetime
     expires_at: datetime | None
+    valid_from: datetime | None
+    valid_to: datetime | None
+    superseded_by: UUID | None
     created_at: datetime
     updated_at: datetime
     last_accessed_at: datetime
@@ -90,12 +96,16 @@ def dedup_key(
     agent_id: str | None,
     session_id: str | None,
     occurred_at: datetime | None,
+    valid_from: datetime | None = None,
+    valid_to: datetime | None = None,
 ) -> bytes:
     """Digest of what makes two memories one, 32 bytes. `occurred_at` is None where the caller gave none.
 
     Every part is preceded by its length, and None is not the empty string: no two different memories share their input.
     """
-    parts = (user_id, agent_id, session_id, actor, memory_type, occurred_at and utc_text(occurred_at), content)
+    parts = [user_id, agent_id, session_id, actor, memory_type, occurred_at and utc_text(occurred_at), content]
+    if valid_from is not None or valid_to is not None:
+        parts += [valid_from and utc_text(valid_from), valid_to and utc_text(valid_to)]
     digest = hashlib.sha256()
     for part in parts:
         if part is None:

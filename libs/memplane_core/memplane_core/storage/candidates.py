@@ -12,8 +12,9 @@ from memplane_core.domain.filters import Filter
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.domain.text import TERM_BYTES
+from memplane_core.domain.validity import ValidAt
 from memplane_core.storage.filter_sql import conditions, fetch_matching, needs_usage
-from memplane_core.storage.memories import ALIVE
+from memplane_core.storage.memories import ALIVE, holding
 from memplane_core.storage.session import Connection, pack_vector
 
 FRESH_LIMIT: Final = 1000
@@ -40,6 +41,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         terms: Distinct words of the query, packed; empty where words do not count.
         where: The whole filter.
         limit: Most that each of the two arms nominates.
+        valid_at: When what is nominated has to hold.
     """
 
     generation: int
@@ -47,6 +49,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     terms: bytes
     where: Filter
     limit: int
+    valid_at: ValidAt
 
 
 class Fresh(msgspec.Struct, frozen=True):
@@ -87,6 +90,7 @@ async def fresh(tenant: TenantId, connection: Connection, asked: Asked, *, since
     # Without a filter each row is looked up by its key until there are enough: a hash join would read the whole
     # partition, other tenants' rows and all. A filter may leave so few rows that to begin with them is better.
     by_key = "" if where else "OFFSET 0"
+    where += holding(asked.valid_at, values)
     rows = await fetch_matching(
         tenant,
         connection,
@@ -152,6 +156,7 @@ async def among_matches(tenant: TenantId, connection: Connection, asked: Asked, 
     """
     values: list[Any] = [tenant, asked.generation, _vector(asked), _words(asked.terms), asked.limit]
     where = conditions(asked.where, values)
+    where += holding(asked.valid_at, values)
     rows = await fetch_matching(
         tenant,
         connection,

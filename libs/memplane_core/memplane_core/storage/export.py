@@ -21,9 +21,9 @@ _BYTES: Final = 1_000_000
 _COLUMNS: Final = """
     m.id, m.external_id, m.content, m.actor, m.scene, m.source, m.memory_type, m.user_id, m.agent_id, m.session_id,
     m.importance, u.priority, m.pinned, m.metadata, m.occurred_at, m.occurred_given,
-    m.dedup_key IS NOT NULL AS distinct, m.expires_at, m.created_at, m.updated_at, u.last_accessed_at, u.access_count,
-    u.helpful, u.not_helpful, u.moved_at AS priority_moved_at, m.unscored, m.version, m.state, m.merged_into,
-    m.purge_at, m.merges
+    m.dedup_key IS NOT NULL AS distinct, m.expires_at, m.valid_from, m.valid_to, m.superseded_by, m.created_at,
+    m.updated_at, u.last_accessed_at, u.access_count, u.helpful, u.not_helpful, u.moved_at AS priority_moved_at,
+    m.unscored, m.version, m.state, m.merged_into, m.purge_at, m.merges
 """
 
 

@@ -11,8 +11,9 @@ from memplane_core.contracts.lists import Sort, SortKey
 from memplane_core.domain.filters import Filter
 from memplane_core.domain.memory import Memory, State
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.domain.validity import ValidAt
 from memplane_core.storage.filter_sql import conditions, fetch_matching, needs_usage
-from memplane_core.storage.memories import ALIVE, COLUMNS, SOURCE, memory_of
+from memplane_core.storage.memories import ALIVE, COLUMNS, SOURCE, holding, memory_of
 from memplane_core.storage.session import Connection
 
 _COLUMNS: Final[Mapping[SortKey, tuple[str, str]]] = {
@@ -63,14 +64,16 @@ async def list_page(
     after: Place | None,
     limit: int,
     state: State = "active",
+    valid_at: ValidAt = "any",
 ) -> list[Memory]:
-    """The next `limit` living memories in `state` that `where` matches, from the first or from `after` on.
+    """The next `limit` living memories in `state` that `where` matches and that hold, from the first or `after` on.
 
     Raises:
         Unavailable: The metadata of too many memories would have to be read.
     """
     values: list[Any] = [tenant, limit, state]
     matching = conditions(where, values)
+    matching += holding(valid_at, values)
     column, type_ = _COLUMNS[order.key]
     if after is not None:
         values += [after.value, after.id]

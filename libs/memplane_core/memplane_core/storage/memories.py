@@ -1,19 +1,21 @@
 """Reading memories."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.domain.validity import ValidAt
 from memplane_core.storage.session import Connection, Row
 
 COLUMNS: Final = """
     m.id, m.external_id, m.content, m.actor, m.scene, m.source, m.memory_type, m.user_id, m.agent_id, m.session_id,
-    m.importance, u.priority, m.pinned, m.metadata, m.occurred_at, m.expires_at, m.created_at, m.updated_at,
-    u.last_accessed_at, u.access_count, m.version, m.state, m.merged_into, m.purge_at,
+    m.importance, u.priority, m.pinned, m.metadata, m.occurred_at, m.expires_at, m.valid_from, m.valid_to,
+    m.superseded_by, m.created_at, m.updated_at, u.last_accessed_at, u.access_count, m.version, m.state, m.merged_into,
+    m.purge_at,
     CASE WHEN o.failed_at IS NOT NULL THEN 'failed' WHEN o.memory_id IS NOT NULL AND o.done_at IS NULL THEN 'pending'
          ELSE 'indexed' END AS index_state,
     o.error AS index_error
@@ -31,6 +33,22 @@ SOURCE: Final = """
 
 ALIVE: Final = "(m.expires_at IS NULL OR m.expires_at > statement_timestamp())"
 """Not `now()`, which is the transaction's start; and not `clock_timestamp()`, which no index can be searched by."""
+
+
+def holding(valid_at: ValidAt, values: list[Any]) -> str:
+    """What holds at a moment, as " AND (...)" on `memory m`; "" for everything.
+
+    Args:
+        valid_at: The moment.
+        values: Arguments of the statement. A moment that was named is appended.
+    """
+    if valid_at == "any":
+        return ""
+    at = "statement_timestamp()"
+    if valid_at != "now":
+        values.append(valid_at)
+        at = f"${len(values)}::timestamptz"
+    return f" AND (m.valid_from IS NULL OR m.valid_from <= {at}) AND (m.valid_to IS NULL OR m.valid_to > {at})"
 
 
 _REVISION: Final = f"""
@@ -72,7 +90,12 @@ def memory_of(row: Row) -> Memory:
 
 
 async def read(
-    tenant: TenantId, connection: Connection, ids: Sequence[UUID], *, also_expired: bool = False
+    tenant: TenantId,
+    connection: Connection,
+    ids: Sequence[UUID],
+    *,
+    also_expired: bool = False,
+    valid_at: ValidAt = "any",
 ) -> dict[UUID, Memory]:
     """The memories of these ids that exist and have not expired, whatever their state.
 
@@ -81,16 +104,18 @@ async def read(
         connection: A transaction of the tenant.
         ids: Of the memories.
         also_expired: Expired ones too, for the answer to the request that made them so.
+        valid_at: Only those that hold then.
     """
     alive = "" if also_expired else f"AND {ALIVE}"
+    values: list[Any] = [tenant, ids]
+    held = holding(valid_at, values)
     # The ids for both tables: from the join alone the planner takes to reading the whole of the tenant's usage.
     rows = await connection.fetch(
         f"""
         SELECT {COLUMNS} FROM {SOURCE}
-        WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[]) AND u.memory_id = ANY($2::uuid[]) {alive}
+        WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[]) AND u.memory_id = ANY($2::uuid[]) {alive}{held}
         """,
-        tenant,
-        ids,
+        *values,
     )
     return {row["id"]: memory_of(row) for row in rows}
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import asyncpg
@@ -33,18 +33,20 @@ WITH input AS (
     SELECT * FROM json_to_recordset($2::json) AS r(
         id uuid, external_id text, content text, actor text, scene text[], source text, memory_type text, user_id text,
         agent_id text, session_id text, importance float8, priority smallint, pinned boolean, metadata jsonb,
-        occurred_at timestamptz, occurred_given boolean, expires_at timestamptz, dedup_key text, unscored boolean,
+        occurred_at timestamptz, occurred_given boolean, expires_at timestamptz, valid_from timestamptz,
+        valid_to timestamptz, superseded_by uuid, dedup_key text, unscored boolean,
         version int, rev int, state text, merged_into uuid, purge_at timestamptz, created_at timestamptz,
         updated_at timestamptz, merges jsonb, last_accessed_at timestamptz, access_count bigint, helpful int,
         not_helpful int, moved_at timestamptz)
 ), made AS (
     INSERT INTO memory (
         tenant_id, id, external_id, content, actor, scene, source, memory_type, user_id, agent_id, session_id,
-        importance, pinned, metadata, occurred_at, occurred_given, expires_at, dedup_key, unscored, version, rev, state,
-        merged_into, purge_at, created_at, updated_at, merges)
+        importance, pinned, metadata, occurred_at, occurred_given, expires_at, valid_from, valid_to, superseded_by,
+        dedup_key, unscored, version, rev, state, merged_into, purge_at, created_at, updated_at, merges)
     SELECT $1, id, external_id, content, actor, scene, source, memory_type, user_id, agent_id, session_id,
-        importance, pinned, metadata, occurred_at, occurred_given, expires_at, decode(dedup_key, 'hex'), unscored,
-        coalesce(version, 1), coalesce(rev, 1), coalesce(state, 'active'), merged_into, purge_at,
+        importance, pinned, metadata, occurred_at, occurred_given, expires_at, valid_from, valid_to, superseded_by,
+        decode(dedup_key, 'hex'), unscored, coalesce(version, 1), coalesce(rev, 1), coalesce(state, 'active'),
+        merged_into, purge_at,
         coalesce(created_at, statement_timestamp()), coalesce(updated_at, statement_timestamp()), merges
     FROM input
     ON CONFLICT DO NOTHING
@@ -137,20 +139,22 @@ WITH input AS (
     SELECT * FROM json_to_recordset($2::json) AS r(
         id uuid, content text, actor text, scene text[], source text, memory_type text, user_id text, agent_id text,
         session_id text, importance float8, priority smallint, pinned boolean, metadata jsonb, occurred_at timestamptz,
-        occurred_given boolean, expires_at timestamptz, dedup_key text, rev int, revive boolean, changed jsonb)
+        occurred_given boolean, expires_at timestamptz, valid_from timestamptz, valid_to timestamptz,
+        superseded_by uuid, dedup_key text, rev int, revive boolean, event text, changed jsonb)
 ), changed AS (
     UPDATE memory m SET
         content = i.content, actor = i.actor, scene = i.scene, source = i.source, memory_type = i.memory_type,
         user_id = i.user_id, agent_id = i.agent_id, session_id = i.session_id, importance = i.importance,
         pinned = i.pinned, metadata = i.metadata, occurred_at = i.occurred_at, occurred_given = i.occurred_given,
-        expires_at = i.expires_at, dedup_key = decode(i.dedup_key, 'hex'), rev = i.rev,
+        expires_at = i.expires_at, valid_from = i.valid_from, valid_to = i.valid_to, superseded_by = i.superseded_by,
+        dedup_key = decode(i.dedup_key, 'hex'), rev = i.rev,
         unscored = m.unscored AND NOT i.changed ? 'importance',
         state = CASE WHEN i.revive THEN 'active' ELSE m.state END,
         merged_into = CASE WHEN i.revive THEN NULL ELSE m.merged_into END,
         purge_at = CASE WHEN i.revive THEN NULL ELSE m.purge_at END,
         version = m.version + 1, updated_at = clock_timestamp()
     FROM input i WHERE m.tenant_id = $1 AND m.id = i.id
-    RETURNING m.id, m.version, i.changed
+    RETURNING m.id, m.version, i.event, i.changed
 ), used AS (
     UPDATE memory_usage u SET priority = i.priority FROM input i
     WHERE u.tenant_id = $1 AND u.memory_id = i.id AND u.priority <> i.priority
@@ -163,7 +167,7 @@ WITH input AS (
     ON CONFLICT DO NOTHING
 )
 INSERT INTO history (tenant_id, memory_id, version, event, key_id, request_id, changes)
-SELECT $1, id, version, 'updated', $3, $4, changed
+SELECT $1, id, version, event, $3, $4, changed
 FROM changed, (SELECT count(*) FROM fed_generations($1, $5)) AS held(generations)
 """
 
@@ -179,6 +183,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         text: What it is found by where that changed, else None.
         changed: Old values of the fields that change, for the history. Where `importance` is among them somebody has
             said what it is, and no model is asked any more.
+        event: What the history calls it.
     """
 
     before: MemoryRevision
@@ -189,6 +194,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     reindex: bool
     text: FindableText | None
     changed: dict[str, Any]
+    event: Literal["updated", "superseded"] = "updated"
 
     @property
     def rev(self) -> int:
@@ -273,6 +279,7 @@ def _change_record(change: Change) -> dict[str, Any]:
         "dedup_key": change.dedup_key and change.dedup_key.hex(),
         "rev": change.rev,
         "revive": change.revive,
+        "event": change.event,
         "changed": msgspec.Raw(exact_json(change.changed)),
     }
 

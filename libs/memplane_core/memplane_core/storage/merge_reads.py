@@ -13,9 +13,11 @@ from memplane_core.domain.merging import Candidate
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.memories import ALIVE
 from memplane_core.storage.merges import candidate_of
-from memplane_core.storage.session import Connection
+from memplane_core.storage.session import Connection, Row
 
 FIRST: Final = UUID(int=0)
+
+_SCOPE: Final = "m.user_id, m.agent_id, m.memory_type, m.valid_from, m.valid_to"
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -31,6 +33,8 @@ class Scope(msgspec.Struct, frozen=True):
     user_id: str | None
     agent_id: str | None
     memory_type: str
+    valid_from: datetime | None
+    valid_to: datetime | None
 
 
 class Seed(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +66,7 @@ async def seeds(
     """The active memories that were changed next after a place and not after `until`, in that order."""
     page = await connection.fetch(
         f"""
-        SELECT m.id, m.rev, m.updated_at, m.user_id, m.agent_id, m.memory_type FROM memory m
+        SELECT m.id, m.rev, m.updated_at, {_SCOPE} FROM memory m
         WHERE m.tenant_id = $1 AND m.state = 'active' AND (m.updated_at, m.id) > ($2::timestamptz, $3::uuid)
           AND m.updated_at <= $4 AND {ALIVE}
         ORDER BY m.updated_at, m.id LIMIT $5
@@ -101,7 +105,7 @@ async def seeds(
     return [
         Seed(
             place=Place(row["updated_at"], row["id"]),
-            scope=Scope(row["user_id"], row["agent_id"], row["memory_type"]),
+            scope=_scope(row),
             waits=(row["id"], row["rev"]) in waits,
             planned=planned.get(row["id"], row["id"]) != row["id"],
             vector=first.get((row["id"], row["rev"])),
@@ -229,7 +233,7 @@ async def all_vectors(tenant: TenantId, connection: Connection, *, generation: i
     """All vectors of active memories in a generation, in the order of the memories. For few of them."""
     rows = await connection.fetch(
         f"""
-        SELECT m.user_id, m.agent_id, m.memory_type, c.memory_id, c.embedding FROM chunk c
+        SELECT {_SCOPE}, c.memory_id, c.embedding FROM chunk c
         JOIN memory m ON m.tenant_id = $1 AND m.id = c.memory_id AND m.rev = c.rev AND m.state = 'active' AND {ALIVE}
         WHERE c.tenant_id = $1 AND c.generation = $2 AND c.embedding IS NOT NULL
         ORDER BY c.memory_id, c.n
@@ -237,10 +241,7 @@ async def all_vectors(tenant: TenantId, connection: Connection, *, generation: i
         tenant,
         generation,
     )
-    return [
-        OwnedVector(Scope(row["user_id"], row["agent_id"], row["memory_type"]), row["memory_id"], row["embedding"])
-        for row in rows
-    ]
+    return [OwnedVector(_scope(row), row["memory_id"], row["embedding"]) for row in rows]
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,8 +264,8 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
 async def texts(tenant: TenantId, connection: Connection, ids: Sequence[UUID]) -> list[Text]:
     """Those of these memories that exist, in whatever state."""
     rows = await connection.fetch(
-        """
-        SELECT m.id, m.rev, m.state = 'active' AS active, m.user_id, m.agent_id, m.memory_type, m.actor, m.content,
+        f"""
+        SELECT m.id, m.rev, m.state = 'active' AS active, {_SCOPE}, m.actor, m.content,
             m.pinned, m.scene, m.importance, m.expires_at, m.created_at, char_length(m.content) AS length,
             u.priority, u.access_count,
             CASE WHEN m.occurred_given THEN m.occurred_at END AS occurred_at
@@ -279,7 +280,7 @@ async def texts(tenant: TenantId, connection: Connection, ids: Sequence[UUID]) -
             id=row["id"],
             rev=row["rev"],
             active=row["active"],
-            scope=Scope(row["user_id"], row["agent_id"], row["memory_type"]),
+            scope=_scope(row),
             actor=row["actor"],
             content=row["content"],
             occurred_at=row["occurred_at"],
@@ -287,6 +288,10 @@ async def texts(tenant: TenantId, connection: Connection, ids: Sequence[UUID]) -
         )
         for row in rows
     ]
+
+
+def _scope(row: Row) -> Scope:
+    return Scope(**{name: row[name] for name in Scope.__struct_fields__})
 
 
 async def stood_for(

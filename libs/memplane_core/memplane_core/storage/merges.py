@@ -42,6 +42,8 @@ class Mergeable(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | None
     agent_id: str | None
     memory_type: str
+    valid_from: datetime | None
+    valid_to: datetime | None
     expired: bool
     candidate: Candidate
     standing: Standing
@@ -52,13 +54,18 @@ class Mergeable(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it can be seen."""
         return self.state == "active" and not self.expired
 
+    def holds_with(self, other: "Mergeable") -> bool:
+        """Whether what both say was so at the same time."""
+        return (self.valid_from, self.valid_to) == (other.valid_from, other.valid_to)
+
 
 async def lock(tenant: TenantId, connection: Connection, ids: Collection[UUID]) -> dict[UUID, Mergeable]:
     """Those of these memories that exist, in whatever state, locked in the order of their ids with their usage."""
     rows = await connection.fetch(
         """
         SELECT m.id, m.state, m.merged_into, m.rev, m.user_id, m.agent_id, m.memory_type, m.pinned, m.scene,
-            m.importance, m.expires_at, m.created_at, char_length(m.content) AS length, m.merges,
+            m.importance, m.expires_at, m.valid_from, m.valid_to, m.created_at, m.merges,
+            char_length(m.content) AS length,
             coalesce(m.expires_at <= statement_timestamp(), false) AS expired,
             u.priority, u.access_count, u.helpful, u.not_helpful, u.last_accessed_at
         FROM memory m JOIN memory_usage u ON u.tenant_id = m.tenant_id AND u.memory_id = m.id
@@ -86,7 +93,18 @@ def _mergeable(row: Row) -> Mergeable:
         ledger=None if row["merges"] is None else msgspec.convert(row["merges"], Ledger),
         **{
             name: row[name]
-            for name in ("id", "state", "merged_into", "rev", "user_id", "agent_id", "memory_type", "expired")
+            for name in (
+                "id",
+                "state",
+                "merged_into",
+                "rev",
+                "user_id",
+                "agent_id",
+                "memory_type",
+                "valid_from",
+                "valid_to",
+                "expired",
+            )
         },
     )
 

@@ -32,6 +32,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     not_helpful: int
     moved_at: datetime | None
     merges: Ledger | None
+    superseded_by: UUID | None = None
 
 
 class NewMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,8 @@ class NewMemory(msgspec.Struct, frozen=True, kw_only=True):
     occurred_given: bool
     expires_at: datetime | None
     dedup_key: bytes | None
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
     unscored: bool = False
     past: Past | None = None
 

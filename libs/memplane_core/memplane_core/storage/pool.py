@@ -8,8 +8,9 @@ from memplane_core.domain.filters import Filter
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.ranking import Candidate
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.domain.validity import ValidAt
 from memplane_core.storage.filter_sql import conditions, fetch_matching
-from memplane_core.storage.memories import ALIVE
+from memplane_core.storage.memories import ALIVE, holding
 from memplane_core.storage.session import Connection, Row, pack_vector
 
 _LONG: Final = 8_192
@@ -25,8 +26,9 @@ async def read_pool(
     generation: int,
     vector: FloatArray | None,
     where: Filter,
+    valid_at: ValidAt,
 ) -> list[Candidate]:
-    """Those of the nominated memories that are active, alive and match the whole filter, with what they are ranked by.
+    """Those of the nominated memories that are active, alive, hold and match the whole filter, with what ranks them.
 
     Args:
         tenant: Whose they are.
@@ -35,9 +37,11 @@ async def read_pool(
         generation: Whose chunks are compared.
         vector: Of the query; without it no candidate has a cosine.
         where: The search's whole filter.
+        valid_at: When they have to hold.
     """
     values: list[Any] = [tenant, ids, generation, None if vector is None else pack_vector(vector)]
     matching = conditions(where, values)
+    matching += holding(valid_at, values)
     # The ids for both tables: from the join alone the planner takes to reading the whole of the tenant's usage.
     rows = await fetch_matching(
         tenant,

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.storage.memories import ALIVE
+from memplane_core.storage.memories import ALIVE, holding
 from memplane_core.storage.session import Connection, Row
 
 INSIGHT: Final = "insight"
@@ -32,7 +32,7 @@ _NOT_SEEN: Final = f"""
         WHERE tenant_id = $1 AND user_id = CASE WHEN m.user_id IS NULL THEN '' ELSE m.user_id END
           AND agent_id = CASE WHEN m.agent_id IS NULL THEN '' ELSE m.agent_id END LIMIT 1
     ) r ON true
-    WHERE {_OPEN} AND NOT (m.memory_type = '{INSIGHT}' AND m.source IS NOT DISTINCT FROM '{SOURCE}')
+    WHERE {_OPEN}{holding("now", [])} AND NOT (m.memory_type = '{INSIGHT}' AND m.source IS NOT DISTINCT FROM '{SOURCE}')
       AND m.created_at <= $2 AND (r.seen_at IS NULL OR (m.created_at, m.id) > (r.seen_at, r.seen_id))
 """
 
@@ -184,7 +184,7 @@ async def unchanged(tenant: TenantId, connection: Connection, texts: Sequence[Te
         f"""
         SELECT m.id FROM memory m
         JOIN unnest($2::uuid[], $3::int[]) AS i(id, rev) ON m.tenant_id = $1 AND m.id = i.id AND m.rev = i.rev
-        WHERE m.state = 'active' AND {ALIVE}
+        WHERE m.state = 'active' AND {ALIVE}{holding("now", [])}
         ORDER BY m.id FOR SHARE OF m
         """,
         tenant,

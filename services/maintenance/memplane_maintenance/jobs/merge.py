@@ -307,6 +307,7 @@ def _joining(portion: _Portion, as_compared: Mapping[UUID, Mergeable]) -> Joinin
     ranked = by_rank(as_compared[its].candidate for its in ids if its in as_compared)
     ranked.sort(key=lambda its: its.id != portion.survivor)
     together = [as_compared[its.id] for its in fitting(ranked)] if ranked else []
+    together = [its for its in together if its.holds_with(together[0])]
     if len(together) < 2:
         return None
     return Joining(survivor=together[0], others=together[1:], fixed=together[0].candidate.pinned)
