@@ -17,6 +17,7 @@ ACROSS_TENANTS = {
     "record",  # of the audit: something may be done that is about no tenant
     *("find_api_key", "list_tenants", "tenants_with_work", "trim_finished", "backlog"),
     *("jobs_due", "tenants_to_retire", "mark_keys_used"),
+    *("index_lag", "generation_states", "job_states", "tenants_to_watch", "keys_expiring"),
 }
 TENANT_TYPES = {"TenantId", "Principal"}
 NO_REPOSITORY = {"session.py", "migrate.py", "bootstrap.py"}

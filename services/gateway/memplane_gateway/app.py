@@ -10,6 +10,7 @@ from litestar.di import Provide
 from litestar.types import ControllerRouterHandler
 
 from memplane_core.clients.embedding import HttpEmbedder
+from memplane_core.clients.health import ServiceHealth, redis_check
 from memplane_core.clients.retrieval import RetrievalClient
 from memplane_core.domain.errors import Unavailable
 from memplane_core.domain.tenancy import TenantId
@@ -47,6 +48,7 @@ from memplane_gateway.policy import POLICY_ROUTES
 from memplane_gateway.rates import RateLimiter
 from memplane_gateway.settings import GatewaySettings, IndexDefaults
 from memplane_gateway.system import SYSTEM_ROUTES
+from memplane_gateway.system_desk import SystemDesk
 from memplane_gateway.tenants import TENANT_ROUTES
 from memplane_gateway.usage import USAGE_ROUTES
 from memplane_gateway.whoami import WHOAMI_ROUTES
@@ -98,6 +100,12 @@ class Parts:
             self._find_limits, defaults=settings.limits.effective(), trust_s=settings.gateway.key_cache_s
         )
         self.usage: UsageMeter | None = None
+        services = {"retrieval": settings.endpoints.retrieval_url, "embedding": settings.endpoints.embedding_url}
+        self.system_desk = SystemDesk(
+            lambda: self.database,
+            self.rates.client,
+            {name: ServiceHealth(url, service=name) for name, url in services.items()},
+        )
         self.forwarder = Forwarder(self.retrieval, timeout_s=settings.gateway.request_timeout_s)
 
     @property
@@ -120,6 +128,7 @@ class Parts:
                 self._database = None
                 await self.rates.close()
                 await self.retrieval.close()
+                await self.system_desk.close()
                 await self.embedder.close()
 
     async def check_postgres(self) -> None:
@@ -165,10 +174,21 @@ def _dependencies(parts: Parts) -> Mapping[str, Any]:
     def limit_directory() -> LimitDirectory:
         return parts.limit_directory
 
-    return {
-        provider.__name__: Provide(provider, sync_to_thread=False)
-        for provider in (database, directory, embedder, forwarder, index_defaults, keyring, kinds, limit_directory)
-    }
+    def system_desk() -> SystemDesk:
+        return parts.system_desk
+
+    providers = (
+        database,
+        directory,
+        embedder,
+        forwarder,
+        index_defaults,
+        keyring,
+        kinds,
+        limit_directory,
+        system_desk,
+    )
+    return {provider.__name__: Provide(provider, sync_to_thread=False) for provider in providers}
 
 
 def create_app(settings: GatewaySettings | None = None) -> ServiceApp:
@@ -186,6 +206,7 @@ def create_app(settings: GatewaySettings | None = None) -> ServiceApp:
         settings=settings,
         lifespan=[parts.lifespan],
         checks={"postgres": parts.check_postgres, "retrieval": parts.retrieval.ping},
+        helpful={"cache": redis_check(parts.rates.client)},
         middleware=[
             DoorAuth(
                 parts.directory,

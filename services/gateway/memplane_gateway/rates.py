@@ -123,6 +123,11 @@ class RateLimiter:
         """Valkey did not answer when it was asked last."""
         return self._probe is not None
 
+    @property
+    def client(self) -> Redis:
+        """Of the cache server; decodes nothing."""
+        return self._redis
+
     async def admit(self, windows: Sequence[Window]) -> Verdict:
         """Count a request in all of `windows`, at least one, or in none where one of them is full."""
         if self._probe is None:

@@ -10,10 +10,13 @@ from celery.beat import Service
 from redbeat import schedulers
 
 from memplane_core.clients.jobs import close_app
+from memplane_core.contracts.system import Health
+from memplane_core.observability.health import PART_UP
 from memplane_core.observability.logs import configure_logs, get_logger
 from memplane_maintenance.celery_app import create_app
 from memplane_maintenance.errors import origin
 from memplane_maintenance.health import HealthServer, Probe
+from memplane_maintenance.metrics import BEAT_IN_CHARGE, BEAT_TICK
 from memplane_maintenance.settings import BeatSettings
 
 if TYPE_CHECKING:
@@ -38,18 +41,26 @@ class Pulse:
         self.state: Literal["away", "standby", "in charge"] = "away"
         self._ticked_at = time.monotonic()
 
+    def turn(self, state: Literal["away", "standby", "in charge"]) -> None:
+        """It is in another state."""
+        self.state = state
+        PART_UP.labels("beat", "broker").set(state != "away")
+        BEAT_IN_CHARGE.set(state == "in charge")
+
     def tick(self) -> None:
         """It has just been through its schedule."""
-        self.state = "in charge"
+        self.turn("in charge")
         self._ticked_at = time.monotonic()
+        BEAT_TICK.set(time.time())
 
     def alive(self) -> bool:
         """False where it is in charge and has not looked at its schedule for a minute."""
         return self.state != "in charge" or time.monotonic() - self._ticked_at < _STALLED_S
 
-    def ready(self) -> dict[str, str]:
+    def ready(self) -> Health:
         """Its one part."""
-        return {"broker": "ok" if self.state != "away" else "cannot be reached"}
+        up = self.state != "away"
+        return Health("ok", {"broker": "ok"}) if up else Health("unavailable", {"broker": "unavailable"})
 
 
 _pulse = Pulse()
@@ -61,7 +72,7 @@ class BoundedScheduler(schedulers.RedBeatScheduler):
     def setup_schedule(self) -> None:
         """Write the schedule to the broker."""
         super().setup_schedule()
-        _pulse.state = "standby"
+        _pulse.turn("standby")
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send what is due; returns the seconds until the next look."""
@@ -97,7 +108,7 @@ def run_beat(settings: BeatSettings) -> int:
         except SystemExit:
             return 0
         except Exception as error:  # noqa: BLE001 - RedBeat raises whatever its lock and its client do
-            _pulse.state = "away"
+            _pulse.turn("away")
             if time.monotonic() - began > _STALLED_S:
                 pause_s = _FIRST_PAUSE_S
             log.warning("beat_interrupted", error=type(error).__name__, where=origin(error), next_try_s=pause_s)

@@ -7,6 +7,8 @@ from kombu.entity import Queue
 
 from memplane_core.clients.jobs import celery_app
 from memplane_core.contracts.jobs import (
+    BEAT_LOCK,
+    BEAT_PREFIX,
     QUEUE_INDEX,
     QUEUE_MAINTENANCE,
     TASK_DRAIN,
@@ -78,7 +80,8 @@ def create_app(settings: RedisSettings) -> Celery:
             "socket_timeout": settings.timeout_s,
             "socket_connect_timeout": settings.timeout_s,
         },
-        redbeat_key_prefix="mp:beat:",
+        redbeat_key_prefix=BEAT_PREFIX,
+        redbeat_lock_key=BEAT_LOCK,
         redbeat_lock_timeout=_BEAT_LOCK_S,
     )
     return app

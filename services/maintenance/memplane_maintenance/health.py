@@ -9,17 +9,12 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import msgspec
 import prometheus_client
 
+from memplane_core.contracts.system import Health
+
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _JSON: Final = ("Content-Type", "application/json")
-
-
-class Health(msgspec.Struct, frozen=True):
-    """`status` is `ok`, or `unavailable` with the parts that failed and why."""
-
-    status: str
-    parts: dict[str, str]
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -27,11 +22,11 @@ class Probe(msgspec.Struct, frozen=True):
 
     Attributes:
         alive: Whether it works at all; asks nobody else.
-        ready: Its parts, each `ok` or what is wrong.
+        ready: How its parts are.
     """
 
     alive: Callable[[], bool]
-    ready: Callable[[], dict[str, str]]
+    ready: Callable[[], Health]
 
 
 class HealthServer:
@@ -55,12 +50,11 @@ class HealthServer:
                 alive = self._probe.alive()
                 health = Health("ok" if alive else "unavailable", {})
             case "/readyz":
-                parts = self._probe.ready()
-                health = Health("ok" if all(part == "ok" for part in parts.values()) else "unavailable", parts)
+                health = self._probe.ready()
             case _:
                 start_response("404 Not Found", [_JSON])
                 return [b'{"status": 404, "title": "Not found"}']
-        start_response("200 OK" if health.status == "ok" else "503 Service Unavailable", [_JSON])
+        start_response("503 Service Unavailable" if health.status == "unavailable" else "200 OK", [_JSON])
         return [msgspec.json.encode(health)]
 
 

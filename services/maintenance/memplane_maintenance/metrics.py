@@ -25,6 +25,20 @@ OUTBOX_FAILED: Final = Gauge(
     "memplane_maintenance_outbox_failed_rows", "Outbox rows that can never be indexed, counted up to 100,000."
 )
 OUTBOX_OLDEST: Final = Gauge("memplane_maintenance_outbox_oldest_seconds", "Age of the oldest pending outbox row.")
+HEARTBEAT: Final = Gauge(
+    "memplane_maintenance_heartbeat_timestamp_seconds", "When the worker last looked at its parts, in epoch seconds."
+)
+BEAT_TICK: Final = Gauge(
+    "memplane_maintenance_beat_tick_timestamp_seconds",
+    "When this beat last went through its schedule.",
+)
+BEAT_IN_CHARGE: Final = Gauge("memplane_maintenance_beat_in_charge", "1 where this beat sends the periodic tasks.")
+QUEUE_MESSAGES: Final = Gauge(
+    "memplane_maintenance_queue_messages", "Messages that wait in the broker.", labelnames=("queue",)
+)
+ACCESS_LAG: Final = Gauge(
+    "memplane_maintenance_access_lag_seconds", "Age of the oldest recall that is not in Postgres yet."
+)
 ACCESS_FOLDED: Final = Counter(
     "memplane_maintenance_access_folded_total", "Recalls taken from the access stream.", labelnames=("outcome",)
 )

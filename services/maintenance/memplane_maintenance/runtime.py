@@ -15,9 +15,11 @@ from redis.exceptions import RedisError
 
 from memplane_core.clients.chat import ChatModel
 from memplane_core.clients.embedding import HttpEmbedder
+from memplane_core.clients.health import redis_check
 from memplane_core.clients.jobs import kick_key
 from memplane_core.clients.uses import UseReports
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.observability.health import HealthChecks
 from memplane_core.security.internal import InternalTokens
 from memplane_core.storage.session import Database
 from memplane_core.vectors import MilvusIndex
@@ -28,6 +30,7 @@ from memplane_maintenance.jobs import JobRunner, all_jobs
 from memplane_maintenance.jobs.erase_copies import ValkeyCopies
 from memplane_maintenance.jobs.reconcile_watch import IndexWatch
 from memplane_maintenance.jobs.schedule import Scheduler
+from memplane_maintenance.reports import Reporter, beat_check
 from memplane_maintenance.retirement import Retirement
 from memplane_maintenance.settings import MaintenanceSettings
 from memplane_maintenance.sweep import Sweep
@@ -89,6 +92,12 @@ class Parts:
         self.idle = IdleRelease(index, cache, idle_s=worker.idle_release_s)
         self.scheduler = Scheduler(database, broker, has_llm=chat is not None)
         self.watch = IndexWatch(database, index, broker, every_s=worker.reconcile_every_s)
+        self.health = HealthChecks(
+            "worker",
+            needed={"postgres": database.ping, "broker": redis_check(broker), "index": index.ping},
+            helpful={"cache": redis_check(cache), "beat": beat_check(broker)},
+        )
+        self.reporter = Reporter(self.health, broker, cache)
 
     async def _clear_kick(self, tenant: TenantId) -> None:
         with suppress(RedisError):  # it ends by itself within seconds
@@ -116,7 +125,9 @@ class Parts:
             stack.push_async_callback(broker.aclose)
             stack.push_async_callback(cache.aclose)
             await stack.enter_async_context(UseReports(index.uses, cache).running())
-            yield cls(database, index, embedder, broker, cache, chat=chat, settings=settings, stopping=stopping)
+            parts = cls(database, index, embedder, broker, cache, chat=chat, settings=settings, stopping=stopping)
+            await stack.enter_async_context(parts.reporter.running())
+            yield parts
 
 
 class Runtime:

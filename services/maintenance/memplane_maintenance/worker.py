@@ -1,20 +1,19 @@
 """The worker: takes tasks from both queues until it is told to end."""
 
-import asyncio
 import logging
 import sys
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import redis
 from celery import signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
-from redis.asyncio import Redis
 
 from memplane_core.clients.job_sender import JobSender
 from memplane_core.clients.jobs import DrainSender, close_app, redis_client
 from memplane_core.contracts.jobs import QUEUE_INDEX, QUEUE_MAINTENANCE
+from memplane_core.contracts.system import Health
 from memplane_core.observability.logs import configure_logs, get_logger
 from memplane_maintenance import tasks
 from memplane_maintenance.celery_app import create_app
@@ -26,7 +25,7 @@ log = get_logger(__name__)
 
 EX_CONFIG: Final = 78
 _ALIVE_S: Final = 5.0
-_READY_S: Final = 2.0
+_READY_S: Final = 4.0
 
 
 def run_worker(settings: MaintenanceSettings) -> int:
@@ -50,7 +49,7 @@ def run_worker(settings: MaintenanceSettings) -> int:
     _on(signals.worker_shutting_down, runtime.wind_down)
     probe = Probe(
         alive=lambda: runtime.answers(within_s=_ALIVE_S),
-        ready=lambda: {"consumer": "ok" if consuming else "not connected yet", **check_parts(runtime)},
+        ready=lambda: check_health(runtime, consuming=bool(consuming)),
     )
     HealthServer(probe).serve(settings.server.host, settings.server.port, settings.server.metrics_port)
     worker = cast("Any", app).Worker(
@@ -104,31 +103,11 @@ def _on(celery_signal: Any, act: Callable[[], None]) -> None:
     celery_signal.connect(receive, weak=False)
 
 
-def check_parts(runtime: Runtime) -> dict[str, str]:
-    """What the worker needs, each `ok` or the name of the error."""
-    parts = runtime.parts
-    checks: dict[str, Callable[[], Awaitable[object]]] = {
-        "postgres": parts.database.ping,
-        "broker": lambda: _ping(parts.broker),
-        "index": parts.index.ping,
-    }
-
-    async def one(check: Callable[[], Awaitable[object]]) -> str:
-        try:
-            async with asyncio.timeout(_READY_S):
-                await check()
-        except Exception as error:  # noqa: BLE001 - whatever a dependency raises, it is not ready
-            return type(error).__name__
-        return "ok"
-
-    async def all_of_them() -> list[str]:
-        return await asyncio.gather(*(one(check) for check in checks.values()))
-
-    return dict(zip(checks, runtime.run_async(all_of_them, deadline_s=_READY_S * 2), strict=True))
-
-
-async def _ping(client: Redis) -> None:
-    await cast("Awaitable[object]", client.ping())
+def check_health(runtime: Runtime, *, consuming: bool) -> Health:
+    """The worker's parts, and whether it takes tasks yet."""
+    health = runtime.run_async(runtime.parts.health.look, deadline_s=_READY_S)
+    parts = {"consumer": "ok" if consuming else "unavailable", **health.parts}
+    return Health(health.status if consuming else "unavailable", parts)
 
 
 def refuse_evicting_broker(client: redis.Redis) -> None:

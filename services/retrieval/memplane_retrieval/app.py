@@ -1,6 +1,6 @@
 """Where the retrieval service is put together."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -10,9 +10,11 @@ from litestar.di import Provide
 from redis.asyncio import Redis
 
 from memplane_core.clients.embedding import HttpEmbedder, HttpReranker
+from memplane_core.clients.health import redis_check
 from memplane_core.clients.jobs import CeleryKicker
 from memplane_core.clients.uses import UseReports
 from memplane_core.domain.ports import Embedder, Kicker, Reranker, TokenMeter, VectorIndex
+from memplane_core.observability.health import Check
 from memplane_core.security.internal import InternalTokens
 from memplane_core.storage.session import Database
 from memplane_core.storage.token_quota import TokenQuota
@@ -42,7 +44,11 @@ from memplane_retrieval.write import Writer
 
 
 class Ports(msgspec.Struct, frozen=True, kw_only=True):
-    """The world outside of this service."""
+    """The world outside of this service.
+
+    Attributes:
+        helpful: How to ask whether the parts are there that it can do without: `index`, `embedding`, `cache`.
+    """
 
     database: Database
     index: VectorIndex
@@ -51,6 +57,7 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     kicker: Kicker
     touches: Touches
     meter: TokenMeter | None = None
+    helpful: Mapping[str, Check] = msgspec.field(default_factory=dict[str, Check])
 
 
 OpenPorts = Callable[[RetrievalSettings, AsyncExitStack], Awaitable[Ports]]
@@ -77,13 +84,21 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
     async def check_postgres() -> None:
         await parts["database"].ping()
 
+    def helpful(part: str) -> Check:
+        async def check() -> None:
+            if ask := parts["helpful"].get(part):
+                await ask()
+
+        return check
+
     return build_app(
         [*ROUTES, *MARKER_ROUTES, *MERGE_ROUTES, *RECORD_ROUTES, *EXPORT_ROUTES, *IMPORT_ROUTES],
         service="retrieval",
         settings=settings,
         lifespan=[lifespan],
-        # Only Postgres: without the index or the embedder this service degrades, and must stay in the rotation.
         checks={"postgres": check_postgres},
+        # Without these this service degrades, and must stay in the rotation.
+        helpful={part: helpful(part) for part in ("index", "embedding", "cache")},
         middleware=[InternalAuth(tokens)],
         dependencies={
             name: _provide(parts, name)
@@ -146,6 +161,7 @@ async def open_real_ports(settings: RetrievalSettings, stack: AsyncExitStack) ->
         kicker=kicker,
         touches=touches,
         meter=meter,
+        helpful={"index": index.ping, "embedding": embedder.ping, "cache": redis_check(cache)},
     )
 
 
@@ -154,6 +170,7 @@ def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
     chunker = Chunker(ports.embedder, settings.write, meter=ports.meter)
     return {
         "database": ports.database,
+        "helpful": ports.helpful,
         "generations": generations,
         "writer": Writer(ports.database, generations, chunker, ports.kicker),
         "patcher": Patcher(ports.database, generations, chunker, ports.kicker),

@@ -56,7 +56,10 @@ def test_metrics_are_on_ports_of_their_own_and_health_says_nothing_of_the_inside
     with httpx2.Client(base_url=platform.credentials.url, trust_env=False) as client:
         assert client.get("/metrics").status_code == 404
         assert client.get("/healthz").json() == {"status": "ok", "parts": {}}
-        assert client.get("/readyz").json() == {"status": "ok", "parts": {"postgres": "ok", "retrieval": "ok"}}
+        assert client.get("/readyz").json() == {
+            "status": "ok",
+            "parts": dict.fromkeys(("postgres", "retrieval", "cache"), "ok"),
+        }
         client.request("BREW", "/healthz")
     ports = msgspec.json.decode((platform.home / "ports.json").read_bytes(), type=dict[str, int])
     with httpx2.Client(trust_env=False) as client:

@@ -234,8 +234,11 @@ class TestHealth:
             assert (await http.get("/healthz")).json() == {"status": "ok", "parts": {}}
             ready = await http.get("/readyz")
             assert ready.json() == {
-                "status": "ok",
-                "parts": dict.fromkeys(("consumer", "postgres", "broker", "index"), "ok"),
+                "status": "degraded",  # no beat is in charge here
+                "parts": {
+                    **dict.fromkeys(("consumer", "postgres", "broker", "index", "cache"), "ok"),
+                    "beat": "unavailable",
+                },
             }
             metrics = (await http.get("/metrics")).text
             assert "memplane_maintenance_drain_seconds_bucket" in metrics

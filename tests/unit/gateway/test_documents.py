@@ -29,6 +29,7 @@ DEPENDENCIES = (
     "keyring",
     "kinds",
     "limit_directory",
+    "system_desk",
 )
 
 
@@ -102,6 +103,7 @@ class TestOpenApi:
             ("GET", "/v1/audit"),
             ("GET", "/admin/v1/audit"),
             ("GET", "/admin/v1/audit/export"),
+            ("GET", "/admin/v1/system"),
             ("GET", "/admin/v1/tenants/{tenant_id}/usage"),
             ("GET", "/admin/v1/tenants/{tenant_id}/limits"),
             ("PUT", "/admin/v1/tenants/{tenant_id}/limits"),

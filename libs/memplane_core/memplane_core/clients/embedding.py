@@ -155,6 +155,10 @@ class HttpEmbedder:
             raise NotFound(f"no model is called {model!r}; there are {', '.join(sorted(self._known))}")
         return self._known[model]
 
+    async def ping(self) -> None:
+        """Return when the service answers. Raises EmbeddingUnavailable."""
+        await self._lines["query"].ping()
+
     async def close(self) -> None:
         """Give back the connections."""
         await asyncio.gather(*(line.close() for line in self._lines.values()))
@@ -248,6 +252,15 @@ class _Line:
 
     async def close(self) -> None:
         await self._http.close()
+
+    async def ping(self) -> None:
+        """Return when the service says that it is ready. Raises EmbeddingUnavailable."""
+        try:
+            answer = await self._http.call("GET", "/readyz", timeout_s=1.5, repeatable=True, attempts=1)
+        except (ServiceUnreachable, ServiceTimeout) as error:
+            raise self._unavailable(str(error)) from None
+        if answer.status != 200:
+            raise self._unavailable(f"the embedding service answers {answer.status}")
 
     async def call(
         self, method: str, path: str, type_: type[T], *, tenant: TenantId, body: bytes | None, timeout_s: float

@@ -40,3 +40,7 @@ SENT_PREFIX: Final = "mp:sent:"
 
 USES_KEY: Final = "mp:uses"
 """Valkey sorted set: names of collections by their last search or write that is known, in epoch seconds."""
+
+BEAT_PREFIX: Final = "mp:beat:"
+BEAT_LOCK: Final = f"{BEAT_PREFIX}:lock"
+"""Valkey key of the broker: a beat is in charge."""

@@ -29,11 +29,12 @@ from litestar.types import (
 )
 
 from memplane_core.domain.errors import MemplaneError
+from memplane_core.observability.health import Check, HealthChecks
 from memplane_core.observability.logs import configure_logs, get_logger
 from memplane_core.observability.metrics import REQUEST_SECONDS, REQUESTS, serve_metrics
 from memplane_core.settings import ServerSettings, Settings
 from memplane_core.web.allow import AllowedMethods
-from memplane_core.web.health import Check, health_routes
+from memplane_core.web.health import health_routes
 from memplane_core.web.pace import ClientTooSlow, Pace
 from memplane_core.web.problems import EXCEPTION_HANDLERS, problem_of, render
 from memplane_core.web.request import STRICT_JSON, ServiceRequest
@@ -157,6 +158,7 @@ def build_app(
     settings: Settings,
     lifespan: Sequence[Lifespan],
     checks: Mapping[str, Check],
+    helpful: Mapping[str, Check] | None = None,
     middleware: Sequence[Middleware] = (),
     dependencies: Mapping[str, Any] | None = None,
     openapi: OpenAPIConfig | None = None,
@@ -171,7 +173,8 @@ def build_app(
         service: Name in logs and metrics.
         settings: Of the process.
         lifespan: Context managers entered in order at start and left in reverse at stop.
-        checks: What `/readyz` asks, by part.
+        checks: What the service can do nothing without, by part; asked by `/readyz`, and every few seconds for metrics.
+        helpful: What it can do without; the same, but it stays ready.
         middleware: Runs for routes that were found.
         dependencies: Litestar dependencies by name.
         openapi: Only a public door documents itself.
@@ -182,9 +185,16 @@ def build_app(
     """
     configure_logs(settings.log, service=service)
     serve_metrics(settings.server.host, settings.server.metrics_port)
+    health = HealthChecks(service, needed=checks, helpful=helpful)
+
+    @asynccontextmanager
+    async def watched(_: Litestar) -> AsyncGenerator[None]:
+        async with health.watched():
+            yield
+
     app = ServiceApp(
-        [*routes, *health_routes(checks)],
-        lifespan=[*lifespan, _frozen],
+        [*routes, *health_routes(health)],
+        lifespan=[*lifespan, watched, _frozen],
         middleware=list(middleware),
         dependencies=dict(dependencies or {}),
         exception_handlers={**EXCEPTION_HANDLERS},
