@@ -1,4 +1,4 @@
-"""The worker: takes tasks from both queues until it is told to end."""
+"""The worker: takes tasks from its queues until it is told to end."""
 
 import logging
 import sys
@@ -12,7 +12,6 @@ from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from memplane_core.clients.job_sender import JobSender
 from memplane_core.clients.jobs import DrainSender, close_app, redis_client
-from memplane_core.contracts.jobs import QUEUE_INDEX, QUEUE_MAINTENANCE
 from memplane_core.contracts.system import Health
 from memplane_core.observability.logs import configure_logs, get_logger
 from memplane_maintenance import tasks
@@ -55,7 +54,7 @@ def run_worker(settings: MaintenanceSettings) -> int:
     worker = cast("Any", app).Worker(
         pool="threads",
         concurrency=settings.worker.concurrency,
-        queues=[QUEUE_INDEX, QUEUE_MAINTENANCE],
+        queues=list(settings.worker.queues),
         loglevel=settings.log.level.upper(),
         quiet=True,
         without_gossip=True,
