@@ -52,6 +52,7 @@ _PATIENCE_S: Final = 1_800.0
 _RIPEN: Final = {
     "priorities": "UPDATE memory SET created_at = created_at - interval '400 days' WHERE id = ANY($1)",
     "prune": """
+        WITH aged AS (UPDATE memory SET updated_at = updated_at - interval '400 days' WHERE id = ANY($1))
         UPDATE memory_usage SET last_accessed_at = last_accessed_at - interval '400 days', priority = 2
         WHERE memory_id = ANY($1)
     """,
@@ -180,6 +181,7 @@ async def _here(database: Database, memories: int, told: Told) -> list[Row]:
             done = await get_job(tenant, connection, job.id)
         assert done is not None
         changed = sum(count for name, count in done.result.items() if name != "checked")
+        assert changed == (_STAY if kind == "expire" else memories), f"{kind} changed {changed}"
         row = Row(kind=kind, changed=changed, statements=counted.statements, here_s=took, here_mb=grown())
         rows.append(row)
         told.step(f"{kind}: {row.changed:,} in {took:.1f} s, {counted.statements} statements")
