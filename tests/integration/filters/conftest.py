@@ -58,6 +58,8 @@ def _fields(chance: random.Random) -> dict[str, Any]:
         "metadata": {chance.choice(KEYS): json_value(chance) for _ in range(chance.randrange(5))},
         "occurred_at": chance.choice(TIMES),
         "occurred_given": True,
+        "valid_from": maybe(TIMES[1:3]),
+        "valid_to": maybe(TIMES[4:7]),
         "expires_at": maybe([time.replace(microsecond=0) for time in TIMES if time > START - timedelta(days=1)]),
     }
 

@@ -152,7 +152,10 @@ def with_ids(raw: Any, ids: list[UUID]) -> Any:
     match raw:
         case dict():
             members = cast("dict[str, Any]", raw).items()
-            return {key: _numbered(value, ids) if key == "id" else with_ids(value, ids) for key, value in members}
+            return {
+                key: _numbered(value, ids) if key in ("id", "superseded_by") else with_ids(value, ids)
+                for key, value in members
+            }
         case list():
             return [with_ids(inner, ids) for inner in cast("list[Any]", raw)]
         case _:

@@ -7,7 +7,6 @@ from typing import Any
 import httpx2
 import pytest
 import uuid_utils.compat
-
 from tests.integration.retrieval.conftest import Service
 
 pytestmark = pytest.mark.anyio
@@ -76,9 +75,7 @@ class TestParisAndLyon:
         successor = {"superseded_by": lyon["id"]}
         assert await _listed(client, filters=successor, valid_at="any") == {"Ana lives in Paris"}
 
-    async def test_without_the_index_and_by_words_alone_it_is_the_same(
-        self, client: httpx2.AsyncClient, service: Service
-    ) -> None:
+    async def test_without_the_index_and_by_words_alone_it_is_the_same(self, client: httpx2.AsyncClient) -> None:
         paris = await _write(client, "Ana lives in Paris")
         await _write(client, "Ana lives in Lyon", valid_from=MARCH, supersedes=paris["id"])
         for mode in ("lexical", "dense", "hybrid"):

@@ -86,6 +86,9 @@ def memory(**fields: Any) -> dict[str, Any]:
         "merged_into": None,
         "purge_at": None,
         "merges": None,
+        "valid_from": None,
+        "valid_to": None,
+        "superseded_by": None,
     }
     return given | fields
 

@@ -53,6 +53,8 @@ class TestWhatIsInIt:
             "metadata": metadata,
             "occurred_at": "2026-03-04T05:06:07.890123+02:00",
             "expires_at": "2099-01-01T00:00:00Z",
+            "valid_from": "2026-03-04T05:06:07.890123+02:00",
+            "valid_to": "2098-01-01T00:00:00Z",
         }
         made = (await client.post("/v1/memories", json=body)).json()
         await client.patch(f"/v1/memories/{made['id']}", json={"importance": 0.30000000000000004})

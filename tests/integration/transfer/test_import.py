@@ -22,7 +22,8 @@ async def furnish(client: httpx2.AsyncClient, database: Database, tenant: Tenant
     await fill(client, 700, user_id="ana", scene=["b", "a"], metadata={"big": 1e16, "n": [1, 2.5, None]})
     named = {"content": "named", "external_id": "x", "user_id": "bob", "expires_at": "2099-01-01T00:00:00Z"}
     dated = {"content": "dated", "occurred_at": "2020-02-03T04:05:06.789012Z", "actor": "bob", "source": "chat",
-             "memory_type": "insight", "agent_id": "helper", "session_id": "s1", "pinned": True}  # fmt: skip
+             "memory_type": "insight", "agent_id": "helper", "session_id": "s1", "pinned": True,
+             "valid_from": "2020-02-03T00:00:00.000001Z", "valid_to": "2099-02-03T00:00:00Z"}  # fmt: skip
     body = [named, {"content": "twin"}, {"content": "twin", "on_duplicate": "create"}, dated]
     made = (await client.post("/v1/memories/batch", json={"memories": body})).json()["results"]
     for n in range(3):
@@ -40,8 +41,8 @@ async def furnish(client: httpx2.AsyncClient, database: Database, tenant: Tenant
             "taken": [{"id": made[2]["id"], "uses": 3}],
         }
         await connection.execute(
-            "UPDATE memory SET merges = $3, unscored = true WHERE tenant_id = $1 AND id = $2",
-            tenant, UUID(made[3]["id"]), ledger,
+            "UPDATE memory SET merges = $3, unscored = true, superseded_by = $4 WHERE tenant_id = $1 AND id = $2",
+            tenant, UUID(made[3]["id"]), ledger, UUID(made[0]["id"]),
         )  # fmt: skip
         await connection.execute(
             "DELETE FROM memory_words WHERE tenant_id = $1 AND memory_id = $2", tenant, UUID(made[2]["id"])

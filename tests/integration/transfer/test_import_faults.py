@@ -46,6 +46,8 @@ class TestWhatIsWrong:
             ({"state": "gone"}, "/state"),
             ({"merged_into": str(uuid4())}, "/merged_into"),
             ({"state": "merged"}, "/merged_into"),
+            ({"valid_from": "2026-01-01T00:00:00Z", "valid_to": "2026-01-01T00:00:00Z"}, "/valid_to"),
+            ({"superseded_by": str(uuid4())}, "/superseded_by"),
             ({"purge_at": "2026-05-08T13:56:00Z"}, "/purge_at"),
             ({"external_id": "x", "distinct": True}, "/distinct"),
             ({"color": "red"}, "/color"),
