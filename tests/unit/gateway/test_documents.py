@@ -220,7 +220,7 @@ class TestOpenApi:
             "Idempotency-Key", "If-Match", "memory_id", "tenant_id", "key_id",
             "user_id", "agent_id", "session_id", "memory_type", "external_id", "actor", "source", "scene",
             "sort", "limit", "cursor", "job_id", "kind", "number", "from", "to", "action", "type",
-            "filters", "history", "after", "erasure_id", "name", "on_conflict", "dry_run", "policy",
+            "filters", "history", "after", "erasure_id", "name", "on_conflict", "dry_run", "policy", "valid_at",
         }  # fmt: skip
 
 
