@@ -21,13 +21,15 @@ class MilvusLiteInstance:
 
     Attributes:
         data_dir: Its folder; made if absent.
-        port: Where it listens, on loopback. There is no password.
+        port: Where it listens. There is no password.
+        host: On which address; who can reach it must be bounded by something else.
         log: File that the server's output is appended to.
     """
 
     data_dir: Path
     port: int
     log: Path
+    host: str = "127.0.0.1"
 
     @property
     def uri(self) -> str:
@@ -50,7 +52,7 @@ class MilvusLiteInstance:
         return Launch(
             argv=[
                 *(sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(self.data_dir)),
-                *("--host", "127.0.0.1", "--port", str(self.port), "--max-workers", "1"),
+                *("--host", self.host, "--port", str(self.port), "--max-workers", "1"),
             ],
             env={
                 **os.environ,

@@ -15,9 +15,9 @@ from memplane_core.embedded.users import SystemUser, closed_to, give, postgres_u
 from memplane_core.embedded.wheels import package_dir
 
 SUPERUSER = "postgres"
+LOOPBACK = "127.0.0.1"
 
 _SETTINGS = {
-    "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",  # a socket's path may not be long, and other users could reach it
     "shared_buffers": "128MB",
     "max_connections": "100",
@@ -39,7 +39,8 @@ class PostgresCluster:
 
     Attributes:
         data_dir: Its folder; made by `prepare`. The folder above must exist.
-        port: Where it listens, on loopback.
+        port: Where it listens.
+        host: On which address; where it is not loopback, whoever reaches it is asked for a password as well.
         password: Of the superuser `postgres`, set when the cluster is made.
         log: File that the server's output is appended to.
         durable: False does not wait for the disk: a crash of the machine may damage the data. For tests.
@@ -50,6 +51,7 @@ class PostgresCluster:
     password: str
     log: Path
     durable: bool = True
+    host: str = LOOPBACK
 
     def url(self, database: str = "postgres", *, user: str = SUPERUSER, password: str | None = None) -> str:
         """A connection string; with the superuser's password unless another is given."""
@@ -69,11 +71,14 @@ class PostgresCluster:
             give(self.data_dir, user)
         elif self.data_dir.stat().st_uid != os.geteuid():
             raise RuntimeError(f"{self.data_dir} belongs to another user: give it to yours with chown -R")
+        if self.host != LOOPBACK:
+            self._let_others_in()
         self._remove_stale_pid_file()
 
     def launch(self) -> Launch:
         """How to run the server, as a child and in the foreground. SIGINT ends it at once but cleanly."""
-        settings = {**_SETTINGS, **({} if self.durable else _FAST_AND_LOOSE), "port": str(self.port)}
+        place = {"listen_addresses": self.host, "port": str(self.port)}
+        settings = {**_SETTINGS, **({} if self.durable else _FAST_AND_LOOSE), **place}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return self._launch("postgres", self.data_dir, options, postgres_user())
 
@@ -119,6 +124,14 @@ class PostgresCluster:
         if self.data_dir.exists():
             self.data_dir.rmdir()
         new.rename(self.data_dir)
+
+    def _let_others_in(self) -> None:
+        """The cluster is made for callers from this machine alone."""
+        rules = self.data_dir / "pg_hba.conf"
+        rule = "host all all all scram-sha-256\n"
+        if rule not in rules.read_text(encoding="utf-8"):
+            with rules.open("a", encoding="utf-8") as file:
+                file.write(rule)
 
     def _remove_stale_pid_file(self) -> None:
         """Postgres does so itself unless the number has been given to another process meanwhile, as in a container."""

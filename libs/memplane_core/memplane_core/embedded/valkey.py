@@ -11,7 +11,7 @@ from memplane_core.embedded.processes import Launch
 from memplane_core.embedded.wheels import package_dir
 
 _SETTINGS = """\
-bind 127.0.0.1
+bind {host}
 port {port}
 requirepass {password}
 dir {folder}
@@ -31,7 +31,8 @@ class ValkeyInstance:
 
     Attributes:
         data_dir: Its folder; made by `prepare`.
-        port: Where it listens, on loopback.
+        port: Where it listens.
+        host: On which address.
         password: Of its default user: letters, digits, `-` and `_`.
         log: File that the server's output is appended to.
         durable: False keeps nothing on disk, for tests.
@@ -42,6 +43,7 @@ class ValkeyInstance:
     password: str
     log: Path
     durable: bool = True
+    host: str = "127.0.0.1"
 
     def url(self, database: int = 0) -> str:
         """A connection string."""
@@ -51,6 +53,7 @@ class ValkeyInstance:
         """Write its settings. Call before each start."""
         self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings = _SETTINGS.format(
+            host=self.host,
             port=self.port,
             password=self.password,
             folder=_quoted(self.data_dir.resolve()),
