@@ -50,6 +50,8 @@ class ServerSettings(Section):
         patience_s: Longest that a service waits for the body of a request, or for its answer to be read, with a second
             more for each `min_bytes_s` bytes of it.
         max_connections: Those beyond wait until one ends.
+        drain_s: Seconds between being told to end and ending, in which `/readyz` answers 503 and all else is answered:
+            as long as a balancer may take to notice.
     """
 
     host: str = "127.0.0.1"
@@ -59,6 +61,7 @@ class ServerSettings(Section):
     patience_s: float = Field(default=30.0, gt=0)
     min_bytes_s: int = Field(default=4096, ge=1)
     max_connections: int = Field(default=4096, ge=1)
+    drain_s: float = Field(default=0.0, ge=0, le=300)
 
 
 class LogSettings(Section):

@@ -22,7 +22,8 @@ class Health(msgspec.Struct):
     """What `/healthz` and `/readyz` answer.
 
     Attributes:
-        status: `ok`; `degraded` where a part is away that the service can do without; `unavailable`.
+        status: `ok`; `degraded` where a part is away that the service can do without; `unavailable`; `draining` where
+            it is about to end.
         parts: Of each whether it is `ok` or `unavailable`.
     """
 

@@ -34,6 +34,7 @@ from memplane_core.observability.logs import configure_logs, get_logger
 from memplane_core.observability.metrics import REQUEST_SECONDS, REQUESTS, serve_metrics
 from memplane_core.settings import ServerSettings, Settings
 from memplane_core.web.allow import AllowedMethods
+from memplane_core.web.draining import Draining
 from memplane_core.web.health import health_routes
 from memplane_core.web.pace import ClientTooSlow, Pace
 from memplane_core.web.problems import EXCEPTION_HANDLERS, problem_of, render
@@ -59,6 +60,7 @@ class ServiceApp(Litestar):
 
     service: str = "unknown"
     pace: Pace
+    draining: Draining
 
     async def __call__(
         self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend
@@ -85,6 +87,8 @@ class ServiceApp(Litestar):
                 headers["Server"] = "memplane"
                 headers["X-Content-Type-Options"] = "nosniff"
                 headers.setdefault("Cache-Control", "no-store")
+                if self.draining.begun:
+                    headers["Connection"] = "close"  # the next request finds another process
             await paced(message)  # pyright: ignore[reportArgumentType]
 
         broken = True
@@ -192,9 +196,10 @@ def build_app(
         async with health.watched():
             yield
 
+    draining = Draining()
     app = ServiceApp(
-        [*routes, *health_routes(health)],
-        lifespan=[*lifespan, watched, _frozen],
+        [*routes, *health_routes(health, draining)],
+        lifespan=[*lifespan, watched, draining.watched, _frozen],
         middleware=list(middleware),
         dependencies=dict(dependencies or {}),
         exception_handlers={**EXCEPTION_HANDLERS},
@@ -208,6 +213,7 @@ def build_app(
     )
     app.service = service
     app.pace = _pace(settings.server)
+    app.draining = draining
     return app
 
 

@@ -1,6 +1,7 @@
 """Serves an application: one process a pod, one worker in it."""
 
 import resource
+import time
 from typing import Any, Final
 
 from granian.constants import HTTPModes, Interfaces, Loops
@@ -10,6 +11,7 @@ from granian.server.mp import MPServer
 
 from memplane_core.observability.logs import configure_logs
 from memplane_core.settings import Settings
+from memplane_core.web.draining import begin_drain, ignore_drain
 
 _LOGS: Final[dict[str, Any]] = {"loggers": {"_granian": {"propagate": True}}, "handlers": {}}
 """What the server says goes where everything goes."""
@@ -20,10 +22,14 @@ _OTHER_FILES: Final = 512
 
 
 def serve(target: str, settings: Settings) -> None:
-    """Serve the application factory named `module:function` until TERM or Ctrl-C, then finish what is under way."""
+    """Serve the application factory named `module:function` until TERM or Ctrl-C, then finish what is under way.
+
+    With `drain_s`, it goes on for so long after the signal, without being ready.
+    """
+    ignore_drain()
     _allow_files(settings.server.max_connections + _OTHER_FILES)
     configure_logs(settings.log, service=target.partition(".")[0].removeprefix("memplane_"))
-    _Server(
+    server = _Server(
         target,
         address=settings.server.host,
         port=settings.server.port,
@@ -43,10 +49,14 @@ def serve(target: str, settings: Settings) -> None:
         websockets=False,
         # Now and then a worker whose stores and callers die with it is not told by the server that it may end.
         workers_kill_timeout=15,
-    ).serve()
+    )
+    server.drain_s = settings.server.drain_s
+    server.serve()
 
 
 class _Server(MPServer):
+    drain_s: float = 0.0
+
     def signal_handler_interrupt(self, *args: Any, **kwargs: Any) -> None:
         """Begin to stop, once: a signal that interrupts this in its middle would wait for what this has locked.
 
@@ -54,6 +64,12 @@ class _Server(MPServer):
         """
         if not self.interrupt_signal:
             super().signal_handler_interrupt(*args, **kwargs)
+
+    def _serve_loop(self, *args: Any, **kwargs: Any) -> None:
+        super()._serve_loop(*args, **kwargs)
+        if self.interrupt_signal and self.drain_s:
+            begin_drain([worker.inner.pid for worker in self.wrks])
+            time.sleep(self.drain_s)
 
 
 def _allow_files(count: int) -> None:
