@@ -65,7 +65,7 @@ async def create_tenant(
     """Make a tenant: an organisation or app with memories of its own. Then make it a key."""
     check_name(data.name)
     tenant = TenantId(uuid7())
-    model = _default_model(await embedder.profiles())
+    model = default_model(await embedder.profiles())
     generation = Generation(
         tenant=tenant,
         number=1,
@@ -88,7 +88,8 @@ async def create_tenant(
     return Response(await _get(TenantId(UUID(made.outcome.id)), database), headers=made.headers)
 
 
-def _default_model(profiles: ModelProfiles) -> tuple[str, int]:
+def default_model(profiles: ModelProfiles) -> tuple[str, int]:
+    """Name and dimensions of the model that a new tenant gets. Raises EmbeddingUnavailable where it is not served."""
     for model in profiles.models:
         if model.name == profiles.default:
             return model.name, model.dim

@@ -49,12 +49,17 @@ async def create_api_key(
     bind_agent_id: str | None = None,
     made_by: str | None = None,
 ) -> StoredKey:
-    """Store a new key of `tenant`, which must exist. It has the limits of the key `made_by`, if one is named."""
+    """Store a new key of `tenant`, which must exist. It has the limits of the key `made_by`, if one is named.
+
+    Raises:
+        Conflict: There is a key with this id, of whatever tenant.
+    """
     row = await connection.fetchrow(
         """
         INSERT INTO api_key (tenant_id, id, name, digest, scopes, expires_at, bind_user_id, bind_agent_id, limits)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8,
             coalesce((SELECT limits FROM api_key WHERE tenant_id = $1 AND id = $9), '{}'))
+        ON CONFLICT (id) DO NOTHING
         RETURNING *
         """,
         tenant,
@@ -67,7 +72,8 @@ async def create_api_key(
         bind_agent_id,
         made_by,
     )
-    assert row is not None
+    if row is None:
+        raise Conflict(f"there is a key with the id {key_id!r} already", id=key_id)
     return _record(row)
 
 
