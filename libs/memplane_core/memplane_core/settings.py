@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     SecretStr,
@@ -31,14 +30,10 @@ from pydantic_settings import (
 
 from memplane_core.contracts.limits import MAX_BATCH, MAX_BODY_BYTES, EffectiveLimits, Rate
 from memplane_core.domain.indexing import MAX_EF, MAX_LISTS, IndexType, complete_index_params
+from memplane_core.section import Section
+from memplane_core.trace_settings import TraceSettings
 
 Port = Annotated[int, Field(ge=0, le=65535)]
-
-
-class Section(BaseModel):
-    """A group of settings. Immutable; an unknown name is refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class ServerSettings(Section):
@@ -375,6 +370,7 @@ class Settings(BaseSettings):
 
     server: ServerSettings = ServerSettings()
     log: LogSettings = LogSettings()
+    trace: TraceSettings = TraceSettings()
 
     @classmethod
     def load(cls) -> Self:

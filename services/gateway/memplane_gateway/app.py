@@ -221,4 +221,5 @@ def create_app(settings: GatewaySettings | None = None) -> ServiceApp:
         before_send=[Answers(lambda: parts.usage), Refusals(lambda: parts.database)],
         cors=cors_of(settings.gateway.cors_origins),
         strict_json=True,
+        door=True,
     )

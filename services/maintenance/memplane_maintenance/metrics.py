@@ -25,6 +25,12 @@ OUTBOX_FAILED: Final = Gauge(
     "memplane_maintenance_outbox_failed_rows", "Outbox rows that can never be indexed, counted up to 100,000."
 )
 OUTBOX_OLDEST: Final = Gauge("memplane_maintenance_outbox_oldest_seconds", "Age of the oldest pending outbox row.")
+TASK_SECONDS: Final = Histogram(
+    "memplane_maintenance_task_seconds",
+    "Time of tasks, by how they ended.",
+    labelnames=("task", "outcome"),
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180),
+)
 HEARTBEAT: Final = Gauge(
     "memplane_maintenance_heartbeat_timestamp_seconds", "When the worker last looked at its parts, in epoch seconds."
 )

@@ -14,6 +14,7 @@ from memplane_core.clients.job_sender import JobSender
 from memplane_core.clients.jobs import DrainSender, close_app, redis_client
 from memplane_core.contracts.system import Health
 from memplane_core.observability.logs import configure_logs, get_logger
+from memplane_core.observability.tracing import configure_traces
 from memplane_maintenance import tasks
 from memplane_maintenance.celery_app import create_app
 from memplane_maintenance.health import HealthServer, Probe
@@ -74,7 +75,8 @@ def _leave_logs_alone() -> None:
 
 
 def _configure_logs(settings: MaintenanceSettings) -> None:
-    configure_logs(settings.log, service="maintenance")
+    configure_logs(settings.log, service="worker")
+    configure_traces(settings.trace, service="worker")
     # A line for each of several tasks a second says nothing; theirs say what they did.
     for chatty in ("celery.app.trace", "celery.worker.strategy"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

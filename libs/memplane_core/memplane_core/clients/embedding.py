@@ -247,7 +247,7 @@ class _Line:
     """Calls of one lane, with a breaker of its own: writes that time out in a full lane say nothing about queries."""
 
     def __init__(self, base_url: str, tokens: InternalTokens) -> None:
-        self._http = ServiceHttp(base_url, service="the embedding service")
+        self._http = ServiceHttp(base_url, service="the embedding service", name="embedding")
         self._tokens = tokens
 
     async def close(self) -> None:

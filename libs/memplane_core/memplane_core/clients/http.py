@@ -1,6 +1,7 @@
 """HTTP to one of our services: pooled connections, a deadline, retries where they can do no harm, a breaker."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from io import BytesIO
@@ -9,9 +10,14 @@ from typing import Final
 import aiohttp
 import msgspec
 import stamina
+from opentelemetry.trace import SpanKind
 from purgatory import AsyncCircuitBreakerFactory
 from purgatory.domain.model import OpenedState
 from yarl import URL
+
+from memplane_core.observability.metrics import UPSTREAM_SECONDS
+from memplane_core.observability.process import process_name
+from memplane_core.observability.tracing import TRACEPARENT, span, traceparent
 
 _NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _BROKEN: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)
@@ -57,6 +63,8 @@ class ServiceHttp:
         attempts: Most tries of a call that may be repeated.
         failures_to_open: Consecutive calls without an answer after which the breaker refuses at once.
         open_s: How long it does, before it lets calls try again.
+        name: What it is called in metrics and traces, where that is not its name in errors.
+        traced: It is one of ours, and is told of the trace.
     """
 
     def __init__(
@@ -68,9 +76,13 @@ class ServiceHttp:
         attempts: int = 4,
         failures_to_open: int = 5,
         open_s: float = 2.0,
+        name: str = "",
+        traced: bool = True,
     ) -> None:
         self._base = base_url.rstrip("/")
         self._service = service
+        self._name = name or service
+        self._traced = traced
         self._attempts = attempts
         self._open_s = open_s
         self._timeout = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=connect_timeout_s)
@@ -119,17 +131,32 @@ class ServiceHttp:
         """
         if self._breaker is None:
             self._breaker = await self._breakers.get_breaker(self._service)
+        began, outcome = time.perf_counter(), "error"
         try:
-            async with self._breaker, asyncio.timeout(timeout_s):
-                return await self._attempt_all(
-                    method, path, headers=headers, body=body, repeatable=repeatable, attempts=attempts or self._attempts
-                )
+            with span(f"{method} {self._name}", kind=SpanKind.CLIENT):
+                told = traceparent() if self._traced else ""
+                sent = {**(headers or {}), TRACEPARENT: told} if told else headers
+                async with self._breaker, asyncio.timeout(timeout_s):
+                    answer = await self._attempt_all(
+                        method,
+                        path,
+                        headers=sent,
+                        body=body,
+                        repeatable=repeatable,
+                        attempts=attempts or self._attempts,
+                    )
+            outcome = f"{answer.status // 100}xx"
         except OpenedState as opened:
             # One exception object serves all refused calls: left alone it would collect their frames and bodies.
             opened.with_traceback(None)
             raise ServiceUnreachable(self._service, "it did not answer the last calls", unsent=True) from None
         except TimeoutError:
+            outcome = "timeout"
             raise ServiceTimeout(self._service, timeout_s) from None
+        else:
+            return answer
+        finally:
+            UPSTREAM_SECONDS.labels(process_name(), self._name, outcome).observe(time.perf_counter() - began)
 
     async def _attempt_all(
         self,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+import msgspec
 import redis
 import structlog
 from celery import Celery
@@ -14,6 +15,7 @@ from redis.retry import Retry
 
 from memplane_core.contracts.jobs import KICK_PREFIX, QUEUE_INDEX, TASK_DRAIN
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.observability.tracing import TRACEPARENT, traceparent
 from memplane_core.settings import RedisSettings
 
 log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
@@ -81,8 +83,8 @@ class DrainSender:
         self._app = app
         self._client = client
 
-    def send(self, tenant: TenantId) -> bool:
-        """Send it; False where one is on its way already.
+    def send(self, tenant: TenantId, *, trace: str = "") -> bool:
+        """Send it, as part of `trace` or else of the current one; False where one is on its way already.
 
         Raises:
             Exception: Whatever the broker's client raises where it cannot be reached.
@@ -95,11 +97,20 @@ class DrainSender:
             task=TASK_DRAIN,
             queue=QUEUE_INDEX,
             payload={"tenant": str(tenant)},
+            trace=trace,
         )
 
 
 def send_once(
-    app: Celery, client: redis.Redis, *, key: str, ttl_s: int, task: str, queue: str, payload: Mapping[str, str]
+    app: Celery,
+    client: redis.Redis,
+    *,
+    key: str,
+    ttl_s: int,
+    task: str,
+    queue: str,
+    payload: Mapping[str, str],
+    trace: str = "",
 ) -> bool:
     """Send a task unless `key` says that one is on its way; False then. Blocks.
 
@@ -111,6 +122,7 @@ def send_once(
         task: Its name.
         queue: Where to.
         payload: Arguments of the task.
+        trace: The `traceparent` that it is part of; the current one where it is empty.
 
     Raises:
         Exception: Whatever the broker's client raises where it cannot be reached.
@@ -118,12 +130,20 @@ def send_once(
     if not client.set(key, "1", nx=True, ex=ttl_s):
         return False
     try:
-        app.send_task(task, kwargs=dict(payload), queue=queue, retry=False, ignore_result=True)
+        headers = {TRACEPARENT: told} if (told := trace or traceparent()) else {}
+        app.send_task(task, kwargs=dict(payload), queue=queue, retry=False, ignore_result=True, headers=headers)
     except BaseException:
         with contextlib.suppress(redis.RedisError):
             client.delete(key)
         raise
     return True
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A kick that waits to be sent, and the trace that it is part of."""
+
+    tenant: TenantId
+    trace: str
 
 
 class CeleryKicker:
@@ -135,7 +155,7 @@ class CeleryKicker:
 
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
-        self._waiting: dict[TenantId, None] = {}
+        self._waiting: dict[TenantId, str] = {}  # and the trace of whoever asked first
         self._changed = threading.Condition()
         self._open = False
         self._thread: threading.Thread | None = None
@@ -162,7 +182,7 @@ class CeleryKicker:
         """Ask for a drain of `tenant` soon. Returns at once and never raises; before `start` it does nothing."""
         with self._changed:
             if self._open:
-                self._waiting[tenant] = None
+                self._waiting.setdefault(tenant, traceparent())
                 self._changed.notify()
 
     def _run(self) -> None:
@@ -171,11 +191,11 @@ class CeleryKicker:
         sender = DrainSender(app, client)
         pause_s, resume_at = 0.0, 0.0
         try:
-            while (tenant := self._next()) is not None:
+            while (asked := self._next()) is not None:
                 if time.monotonic() < resume_at:
                     continue
                 try:
-                    sender.send(tenant)
+                    sender.send(asked.tenant, trace=asked.trace)
                     pause_s = 0.0
                 except Exception as error:  # noqa: BLE001 - the sweep finds the work whatever went wrong here
                     pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, pause_s * 2))
@@ -185,14 +205,13 @@ class CeleryKicker:
             client.close()
             close_app(app)
 
-    def _next(self) -> TenantId | None:
+    def _next(self) -> "_Asked | None":
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or not self._open)
             if not self._open:
                 return None
             tenant = next(iter(self._waiting))
-            del self._waiting[tenant]
-            return tenant
+            return _Asked(tenant, self._waiting.pop(tenant))
 
 
 def kick_key(tenant: TenantId) -> str:

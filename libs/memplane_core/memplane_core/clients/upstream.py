@@ -58,7 +58,7 @@ class Upstream:
     """
 
     def __init__(self, base_url: str, *, key: str, service: str) -> None:
-        self._http = ServiceHttp(base_url, service=service)
+        self._http = ServiceHttp(base_url, service=service, name="upstream", traced=False)
         self._service = service
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 

@@ -7,7 +7,9 @@ from types import TracebackType
 
 import structlog
 
+from memplane_core.observability.process import name_process, process_name
 from memplane_core.observability.tracebacks import format_exc_info
+from memplane_core.observability.tracing import current_trace_id
 from memplane_core.settings import LogSettings
 
 _QUIETER = {
@@ -28,6 +30,7 @@ def configure_logs(settings: LogSettings, *, service: str) -> None:
     """Send the logs of this process, the libraries' included, to standard output as `settings` says."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        _of_this_process,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -51,11 +54,19 @@ def configure_logs(settings: LogSettings, *, service: str) -> None:
     root.setLevel(settings.level.upper())
     for noisy, level in _QUIETER.items():
         logging.getLogger(noisy).setLevel(level)
-    structlog.contextvars.bind_contextvars(service=service)
+    name_process(service)
     sys.excepthook = _tell_of_the_end
     threading.excepthook = lambda end: _tell_of_the_end(
         end.exc_type, end.exc_value or end.exc_type(), end.exc_traceback
     )
+
+
+def _of_this_process(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Every line says which service it is of, and within a trace of which: a thread of a library knows nothing else."""
+    event.setdefault("service", process_name())
+    if "trace_id" not in event and (trace_id := current_trace_id()):
+        event["trace_id"] = trace_id
+    return event
 
 
 def _without_control_characters(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

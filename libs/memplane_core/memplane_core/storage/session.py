@@ -1,6 +1,7 @@
 """Connections to Postgres, each transaction inside one tenant."""
 
 import struct
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Protocol, cast
@@ -14,6 +15,9 @@ import structlog
 from memplane_core.domain.errors import Conflict, ErasureUnderWay, MemplaneError, NotFound, Unavailable, quota_exceeded
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.observability.metrics import POSTGRES_SECONDS, POSTGRES_WAIT_SECONDS
+from memplane_core.observability.process import process_name
+from memplane_core.observability.tracing import add_span
 from memplane_core.settings import PostgresSettings
 from memplane_core.storage.exact_json import exact_json
 from memplane_core.storage.tls import ssl_of
@@ -65,6 +69,10 @@ _BROKEN = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What asyncpg raises for a connection that was lost while nobody waited for an answer."""
 
 
+_STATEMENTS = frozenset(("begin", "commit", "delete", "insert", "rollback", "select", "update", "with"))
+"""First words of statements by which metrics tell them apart."""
+
+
 class _Full(msgspec.Struct, frozen=True):
     """What such an error's detail says."""
 
@@ -104,6 +112,23 @@ def _same(raw: bytes) -> bytes:
     return raw
 
 
+class _Done(Protocol):
+    """What asyncpg tells of a statement that has ended."""
+
+    query: str
+    elapsed: float
+    exception: BaseException | None
+
+
+def _measure(done: _Done) -> None:
+    """Count a statement that has ended, by its first word: all else in it may say whose it is."""
+    word = done.query.split(maxsplit=1)[0].rstrip(";").lower()
+    statement = word if word in _STATEMENTS else "other"
+    outcome = "ok" if done.exception is None else "error"
+    POSTGRES_SECONDS.labels(process_name(), statement, outcome).observe(done.elapsed)
+    add_span(f"postgres {statement}", seconds=done.elapsed, ended_ns=time.time_ns())
+
+
 async def _prepare(connection: asyncpg.Connection) -> None:
     await connection.set_type_codec(
         "jsonb",
@@ -112,6 +137,7 @@ async def _prepare(connection: asyncpg.Connection) -> None:
         decoder=_unpack_json,
         format="binary",
     )
+    connection.add_query_logger(_measure)
     await connection.set_type_codec("vector", schema="public", encoder=_same, decoder=unpack_vector, format="binary")
 
 
@@ -184,8 +210,10 @@ class Database:
 
     @asynccontextmanager
     async def _transaction(self, opening: str) -> AsyncGenerator[Connection]:
+        asked = time.perf_counter()
         try:
             async with self._pool.acquire(timeout=self._acquire_s) as proxy:  # pyright: ignore[reportUnknownVariableType]
+                POSTGRES_WAIT_SECONDS.labels(process_name()).observe(time.perf_counter() - asked)
                 connection = cast("Connection", proxy)
                 try:
                     await connection.execute(opening)

@@ -2,15 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
+from opentelemetry.trace import SpanKind
 from pymilvus import AsyncMilvusClient, MilvusClient
 from pymilvus.client import types
 
 from memplane_core.domain.index import FloatArray
+from memplane_core.observability.metrics import MILVUS_SECONDS
+from memplane_core.observability.process import process_name
+from memplane_core.observability.tracing import span
 from memplane_core.settings import MilvusSettings
 from memplane_core.vectors import schema
 from memplane_core.vectors.faults import CollectionAbsent, translated
@@ -143,7 +148,7 @@ class Connection:
 
     @asynccontextmanager
     async def _call(self, doing: str) -> AsyncGenerator[None]:
-        with translated(doing):
+        with _measured(doing), translated(doing):
             async with asyncio.timeout(self._timeout_s):
                 yield
 
@@ -181,7 +186,7 @@ class MilvusClients:
         Raises:
             IndexUnavailable: As `faults.translated`.
         """
-        with translated(doing):
+        with _measured(doing), translated(doing):
             return await asyncio.to_thread(self._call, call)
 
     async def close(self) -> None:
@@ -207,6 +212,17 @@ class MilvusClients:
             return call(client)
         finally:
             client.close()
+
+
+@contextmanager
+def _measured(doing: str) -> Generator[None]:
+    began, outcome = time.perf_counter(), "error"
+    try:
+        with span(f"milvus {doing}", kind=SpanKind.CLIENT):
+            yield
+        outcome = "ok"
+    finally:
+        MILVUS_SECONDS.labels(process_name(), doing, outcome).observe(time.perf_counter() - began)
 
 
 def _options(settings: MilvusSettings) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, cast
 
 import structlog
-import uuid_utils
 from litestar import Litestar
 from litestar.config.cors import CORSConfig
 from litestar.datastructures import Headers, MutableScopeHeaders
@@ -27,17 +26,26 @@ from litestar.types import (
     Scope,
     Send,
 )
+from opentelemetry.trace import Span
 
 from memplane_core.domain.errors import MemplaneError
 from memplane_core.observability.health import Check, HealthChecks
 from memplane_core.observability.logs import configure_logs, get_logger
 from memplane_core.observability.metrics import REQUEST_SECONDS, REQUESTS, serve_metrics
+from memplane_core.observability.tracing import (
+    TRACEPARENT,
+    as_trace_id,
+    configure_traces,
+    current_trace_id,
+    entry_span,
+    name_request,
+)
 from memplane_core.settings import ServerSettings, Settings
 from memplane_core.web.allow import AllowedMethods
 from memplane_core.web.draining import Draining
 from memplane_core.web.health import health_routes
 from memplane_core.web.pace import ClientTooSlow, Pace
-from memplane_core.web.problems import EXCEPTION_HANDLERS, problem_of, render
+from memplane_core.web.problems import EXCEPTION_HANDLERS, TRACE_ID, problem_of, render, trace_of
 from memplane_core.web.request import STRICT_JSON, ServiceRequest
 from memplane_core.web.shape import METHODS, fault_of
 
@@ -69,14 +77,23 @@ class ServiceApp(Litestar):
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
-        given = Headers.from_scope(scope).get("x-request-id", "")
-        request_id = given if _SANE_ID.fullmatch(given) else uuid_utils.uuid7().hex
-        scope.setdefault("state", {})["request_id"] = request_id
-        structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(service=self.service, request_id=request_id)
+        headers = Headers.from_scope(scope)
+        given = headers.get("x-request-id", "")
+        given = given if _SANE_ID.fullmatch(given) else ""
+        parent = headers.get(TRACEPARENT)
+        with entry_span("request", parent=parent, trace_id=as_trace_id(given)) as span:
+            trace_id = current_trace_id()
+            request_id = given or trace_id
+            scope.setdefault("state", {})["request_id"] = request_id
+            scope["state"][TRACE_ID] = trace_id
+            structlog.contextvars.clear_contextvars()
+            structlog.contextvars.bind_contextvars(service=self.service, request_id=request_id, trace_id=trace_id)
+            await self._traced(scope, cast("Receive", receive), send=cast("Send", send), span=span)
+
+    async def _traced(self, scope: HTTPScope, receive: Receive, *, send: Send, span: Span) -> None:
         began = time.perf_counter()
         status = 500
-        paced = self.pace.sending(cast("Send", send))
+        paced = self.pace.sending(send)
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -93,7 +110,7 @@ class ServiceApp(Litestar):
 
         broken = True
         try:
-            await self._answer(scope, self.pace.receiving(cast("Receive", receive)), cast("Send", send_with_headers))
+            await self._answer(scope, self.pace.receiving(receive), cast("Send", send_with_headers))
             broken = False
         except Exception as error:  # noqa: BLE001 - the server would log it with all that its message quotes
             _log_broken(scope, error)
@@ -102,6 +119,7 @@ class ServiceApp(Litestar):
             method = scope["method"] if scope["method"] in METHODS else "other"
             REQUESTS.labels(self.service, method, route, str(status)).inc()
             REQUEST_SECONDS.labels(self.service, method, route).observe(time.perf_counter() - began)
+            name_request(span, method, route=route, status=status)
         if broken:
             raise AnswerBrokenOff
 
@@ -114,7 +132,7 @@ class ServiceApp(Litestar):
 
     async def _refuse(self, scope: HTTPScope, send: Send, error: MemplaneError) -> None:
         """Answer without asking for a route."""
-        answer = render(problem_of(error, request_id=str(scope["state"]["request_id"])))
+        answer = render(problem_of(error, request_id=str(scope["state"]["request_id"]), trace_id=trace_of(scope)))
         body = answer.content
         headers = {**answer.headers, "content-type": answer.media_type or "", "content-length": str(len(body))}
         start: HTTPResponseStartEvent = {
@@ -169,6 +187,7 @@ def build_app(
     before_send: Sequence[BeforeMessageSendHookHandler] = (),
     cors: CORSConfig | None = None,
     strict_json: bool = False,
+    door: bool = False,
 ) -> ServiceApp:
     """An application with our request class, problems, health routes, logs and metrics.
 
@@ -186,8 +205,10 @@ def build_app(
         cors: Which pages of other origins may call; None: none.
         strict_json: Whether bodies must say that they are JSON, and keys that are given twice are refused. For doors:
             services behind one are given what it has read.
+        door: Whether it is called from outside, by those whose word on what to trace is not taken.
     """
     configure_logs(settings.log, service=service)
+    configure_traces(settings.trace, service=service, door=door)
     serve_metrics(settings.server.host, settings.server.metrics_port)
     health = HealthChecks(service, needed=checks, helpful=helpful)
 

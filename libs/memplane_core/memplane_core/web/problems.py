@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
+from litestar.types import Scope
 
 from memplane_core.contracts.imports import ImportCounts
 from memplane_core.domain.errors import (
@@ -20,8 +21,13 @@ from memplane_core.domain.errors import (
     UnsupportedMedia,
 )
 from memplane_core.observability.logs import get_logger
+from memplane_core.observability.metrics import PROBLEMS
+from memplane_core.observability.process import process_name
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
+
+TRACE_ID: Final = "trace_id"
+"""Where the id of a request's trace is kept in its state."""
 
 _OWN: Final[Mapping[int, type[MemplaneError]]] = {
     error.status: error
@@ -49,6 +55,7 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
         id: The memory that stands in the way, for a conflict that has one.
         quota: The quota that is full, with its `limit` and what is `used` of it.
         stored: What an import had done before it stopped.
+        trace_id: What the logs of all services call the request, where its caller chose another `request_id`.
     """
 
     type: str
@@ -63,6 +70,7 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     limit: int | None = None
     used: int | None = None
     stored: ImportCounts | None = None
+    trace_id: str | None = None
 
 
 def render(problem: Problem, *, retry_after: int | None = None) -> Response[bytes]:
@@ -75,9 +83,10 @@ def render(problem: Problem, *, retry_after: int | None = None) -> Response[byte
     )
 
 
-def problem_of(error: MemplaneError, *, request_id: str) -> Problem:
+def problem_of(error: MemplaneError, *, request_id: str, trace_id: str | None = None) -> Problem:
     """The problem that tells a caller of `error`."""
     found = error.extra.get("id")
+    PROBLEMS.labels(process_name(), error.code).inc()
     return Problem(
         type=f"/docs/problems#{error.code}",
         title=error.title,
@@ -87,6 +96,7 @@ def problem_of(error: MemplaneError, *, request_id: str) -> Problem:
         request_id=request_id,
         errors=list(error.faults[:_MAX_FAULTS]),
         id=None if found is None else str(found),
+        trace_id=trace_id,
         **cast("dict[str, Any]", {name: error.extra[name] for name in _TOLD if name in error.extra}),
     )
 
@@ -95,8 +105,16 @@ def _request_id(request: Request[Any, Any, Any]) -> str:
     return str(request.scope["state"].get("request_id", ""))
 
 
+def trace_of(scope: Scope) -> str | None:
+    """The id of a request's trace, where it is not the request's own."""
+    state = scope["state"]
+    found = state.get(TRACE_ID)
+    return str(found) if found and found != state.get("request_id") else None
+
+
 def _own(request: Request[Any, Any, Any], error: MemplaneError) -> Response[bytes]:
-    return render(problem_of(error, request_id=_request_id(request)), retry_after=error.retry_after)
+    problem = problem_of(error, request_id=_request_id(request), trace_id=trace_of(request.scope))
+    return render(problem, retry_after=error.retry_after)
 
 
 def _http(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
@@ -108,6 +126,7 @@ def _http(request: Request[Any, Any, Any], error: HTTPException) -> Response[byt
     own = _OWN.get(status)
     code = own.code if own else status.name.lower()
     faults = _faults(error)
+    PROBLEMS.labels(process_name(), code).inc()
     problem = Problem(
         type=f"/docs/problems#{code}",
         title=own.title if own else status.phrase,
@@ -116,6 +135,7 @@ def _http(request: Request[Any, Any, Any], error: HTTPException) -> Response[byt
         code=code,
         request_id=_request_id(request),
         errors=faults,
+        trace_id=trace_of(request.scope),
     )
     answer = render(problem)
     for name, value in (error.headers or {}).items():
@@ -138,6 +158,7 @@ def _faults(error: HTTPException) -> list[Fault]:
 def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     # The template: a path that was called can hold anything.
     _log.error("request failed", route=request.scope.get("path_template", ""), exc_info=error)
+    PROBLEMS.labels(process_name(), "internal_error").inc()
     return render(
         Problem(
             type="/docs/problems#internal_error",
@@ -146,6 +167,7 @@ def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[b
             detail="something went wrong on our side; the request id finds it in the logs",
             code="internal_error",
             request_id=_request_id(request),
+            trace_id=trace_of(request.scope),
         )
     )
 
