@@ -32,7 +32,7 @@ STORES: Final[Mapping[str, str]] = {
 _SWEPT: Final = frozenset(("merge_plan",))
 """Those whose rows do not go with the memory: `sweep_traces` deletes and counts them."""
 
-SUBJECTS: Final = ("reflection",)
+SUBJECTS: Final[Mapping[str, str]] = {"observation": "observations", "reflection": "reflections"}
 """Tables that keep something by the name of a user or an agent and not by memory, likewise."""
 
 
@@ -259,11 +259,22 @@ async def revoke_keys(tenant: TenantId, connection: Connection, *, who: Subject,
     return [row["id"] for row in rows]
 
 
-async def forget_subject(tenant: TenantId, connection: Connection, *, who: Subject) -> int:
-    """Delete what else is kept by the names of users and agents; returns how many rows."""
-    gone = 0
-    for table in SUBJECTS:
-        gone += await connection.fetchval(
+async def observed_of(tenant: TenantId, connection: Connection, *, who: Subject) -> list[str]:
+    """Ids of what sessions of `who` have observed and still hold."""
+    rows = await connection.fetch(
+        f"SELECT id::text AS id FROM observation WHERE tenant_id = $1 AND {_OF_SUBJECT}",
+        tenant,
+        who.user_id,
+        who.agent_id,
+    )
+    return [row["id"] for row in rows]
+
+
+async def forget_subject(tenant: TenantId, connection: Connection, *, who: Subject) -> dict[str, int]:
+    """Delete what else is kept by the names of users and agents; returns how many rows, as receipts call them."""
+    gone: dict[str, int] = {}
+    for table, name in SUBJECTS.items():
+        gone[name] = await connection.fetchval(
             f"""
             WITH gone AS (DELETE FROM {table} WHERE tenant_id = $1 AND {_OF_SUBJECT} RETURNING 1)
             SELECT count(*) FROM gone

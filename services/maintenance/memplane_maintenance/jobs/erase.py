@@ -139,13 +139,14 @@ class Erase:
         async with self._database.tenant(tenant) as connection:
             await run.hold(connection)
             counts = Counter(await erasure_reach.sweep_traces(tenant, connection, erasure.id))
-            counts["reflections"] += await erasure_reach.forget_subject(tenant, connection, who=who)
+            observed = await erasure_reach.observed_of(tenant, connection, who=who)
+            counts.update(await erasure_reach.forget_subject(tenant, connection, who=who))
             counts["history_blanked"] += await erasure_reach.blank_history(tenant, connection, who=who)
             keys = await erasure_reach.revoke_keys(tenant, connection, who=who, subject=erasure.subject)
             jobs = await erasure_reach.forget_jobs(tenant, connection, erasure.id, who=who)
             counts.update(keys=len(keys), jobs=len(jobs.deleted))
             counts["idempotency"] += await erasure_reach.forget_repeats(
-                tenant, connection, erasure.id, also=[*keys, *jobs.deleted]
+                tenant, connection, erasure.id, also=[*keys, *jobs.deleted, *observed]
             )
             await save_erasure(
                 tenant,
