@@ -20,6 +20,9 @@ _HEADER_BYTES: Final = 64 * 1024
 _OTHER_FILES: Final = 512
 """What a process has open besides its connections, amply."""
 
+_TOLD_S: Final = 10
+"""For how long a worker is told to end, once a second."""
+
 
 def serve(target: str, settings: Settings) -> None:
     """Serve the application factory named `module:function` until TERM or Ctrl-C, then finish what is under way.
@@ -48,7 +51,7 @@ def serve(target: str, settings: Settings) -> None:
         log_dictconfig=_LOGS,
         websockets=False,
         # Now and then a worker whose stores and callers die with it is not told by the server that it may end.
-        workers_kill_timeout=15,
+        workers_kill_timeout=15 - _TOLD_S,
     )
     server.drain_s = settings.server.drain_s
     server.serve()
@@ -70,6 +73,16 @@ class _Server(MPServer):
         if self.interrupt_signal and self.drain_s:
             begin_drain([worker.inner.pid for worker in self.wrks])
             time.sleep(self.drain_s)
+
+    def _stop_workers(self) -> None:
+        """End the one that answers; a signal between the event loops of its start and of its work would be lost."""
+        [worker] = self.wrks
+        for _ in range(_TOLD_S):
+            worker.terminate()
+            worker.join(1)
+            if not worker.is_alive():
+                break
+        super()._stop_workers()
 
 
 def _allow_files(count: int) -> None:
