@@ -1,6 +1,7 @@
 """Embeds texts of a tenant by a model's name, from the caches where it can."""
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
@@ -11,8 +12,9 @@ from memplane_core.domain.embedding import EmbedItem, InputType, Lane, ModelProf
 from memplane_core.domain.errors import EmbeddingUnavailable, Fault, NotFound, QuotaExceeded
 from memplane_core.domain.index import FloatArray
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.observability.tracing import span
 from memplane_embedding.cache import CacheKeys, VectorCache
-from memplane_embedding.metrics import TEXTS
+from memplane_embedding.metrics import COMPUTE_SECONDS, REQUEST_TEXTS, TEXTS
 from memplane_embedding.provider import Embedded, Provider, failed
 
 _MOST_LEAD_TOKENS: Final = 64
@@ -124,6 +126,7 @@ class EmbeddingService:
         wanted = {key: items[n] for n, key in keyed.items() if key not in known}
         if most_tokens is not None:
             await _check_cost(provider, list(wanted.values()), input_type=input_type, most_tokens=most_tokens)
+        REQUEST_TEXTS.labels(lane).observe(len(items))
         TEXTS.labels(provider.profile.name, lane, "cached").inc(len(known))
         TEXTS.labels(provider.profile.name, lane, "computed").inc(len(wanted))
         fresh = await self._compute(tenant, provider, wanted, input_type=input_type, lane=lane)
@@ -144,7 +147,10 @@ class EmbeddingService:
     ) -> dict[bytes, Embedded]:
         if not wanted:
             return {}
-        answers = await provider.embed(tenant, list(wanted.values()), input_type=input_type, lane=lane)
+        began = time.perf_counter()
+        with span("embed", texts=len(wanted)):
+            answers = await provider.embed(tenant, list(wanted.values()), input_type=input_type, lane=lane)
+        COMPUTE_SECONDS.labels(provider.profile.name, lane).observe(time.perf_counter() - began)
         if input_type == "query":
             answers = [
                 answer if answer.error else whole(answer, length=len(item.text))

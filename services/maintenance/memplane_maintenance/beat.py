@@ -11,6 +11,7 @@ from redbeat import schedulers
 
 from memplane_core.clients.jobs import close_app
 from memplane_core.contracts.system import Health
+from memplane_core.observability.certificates import watch_certificates
 from memplane_core.observability.health import PART_UP
 from memplane_core.observability.logs import configure_logs, get_logger
 from memplane_maintenance.celery_app import create_app
@@ -93,6 +94,7 @@ class BoundedScheduler(schedulers.RedBeatScheduler):
 def run_beat(settings: BeatSettings) -> int:
     """Send periodic tasks until TERM; returns the exit code. While the broker is away it tries again and again."""
     configure_logs(settings.log, service="beat")
+    watch_certificates(settings)
     logging.getLogger("celery.beat").setLevel(logging.WARNING)  # else a line for every task sent
     health = HealthServer(Probe(alive=_pulse.alive, ready=_pulse.ready))
     health.serve(settings.server.host, settings.server.port, settings.server.metrics_port)

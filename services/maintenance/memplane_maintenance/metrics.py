@@ -18,13 +18,6 @@ DRAIN_SECONDS: Final = Histogram(
     "Time that a slice of a tenant's drain took.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
-OUTBOX_PENDING: Final = Gauge(
-    "memplane_maintenance_outbox_pending_rows", "Outbox rows the index was not told of, counted up to 100,000."
-)
-OUTBOX_FAILED: Final = Gauge(
-    "memplane_maintenance_outbox_failed_rows", "Outbox rows that can never be indexed, counted up to 100,000."
-)
-OUTBOX_OLDEST: Final = Gauge("memplane_maintenance_outbox_oldest_seconds", "Age of the oldest pending outbox row.")
 TASK_SECONDS: Final = Histogram(
     "memplane_maintenance_task_seconds",
     "Time of tasks, by how they ended.",

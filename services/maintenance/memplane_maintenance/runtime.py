@@ -30,6 +30,7 @@ from memplane_maintenance.jobs import JobRunner, all_jobs
 from memplane_maintenance.jobs.erase_copies import ValkeyCopies
 from memplane_maintenance.jobs.reconcile_watch import IndexWatch
 from memplane_maintenance.jobs.schedule import Scheduler
+from memplane_maintenance.measuring import Measures
 from memplane_maintenance.reports import Reporter, beat_check
 from memplane_maintenance.retirement import Retirement
 from memplane_maintenance.settings import MaintenanceSettings
@@ -97,6 +98,7 @@ class Parts:
             needed={"postgres": database.ping, "broker": redis_check(broker), "index": index.ping},
             helpful={"cache": redis_check(cache), "beat": beat_check(broker)},
         )
+        self.measures = Measures(database, defaults=settings.limits.effective())
         self.reporter = Reporter(self.health, broker, cache)
 
     async def _clear_kick(self, tenant: TenantId) -> None:
@@ -127,6 +129,7 @@ class Parts:
             await stack.enter_async_context(UseReports(index.uses, cache).running())
             parts = cls(database, index, embedder, broker, cache, chat=chat, settings=settings, stopping=stopping)
             await stack.enter_async_context(parts.reporter.running())
+            await stack.enter_async_context(parts.measures.running())
             yield parts
 
 

@@ -1,7 +1,5 @@
-"""Finds what a lost message left behind, throws away what is finished, and measures the outbox."""
+"""Finds what a lost message left behind, and throws away what is finished."""
 
-import math
-import time
 from datetime import timedelta
 from typing import Final
 
@@ -15,7 +13,6 @@ from memplane_core.storage import backlog
 from memplane_core.storage.generations import tenants_to_retire
 from memplane_core.storage.jobs import DueJob, jobs_due
 from memplane_core.storage.session import Database
-from memplane_maintenance import metrics
 
 log = get_logger(__name__)
 
@@ -25,7 +22,6 @@ IDEMPOTENCY_AGE: Final = timedelta(hours=24)
 
 _CHORES_KEY: Final = "mp:chores"
 _CHORES_EVERY_S: Final = 300
-_MEASURE_EVERY_S: Final = 15
 
 
 class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +53,6 @@ class Sweep:
         self._database = database
         self._client = client
         self._at_once = at_once
-        self._measured_at = -math.inf
 
     async def run(self) -> SweepReport:
         """Look once.
@@ -69,20 +64,8 @@ class Sweep:
             tenants = await backlog.tenants_with_work(connection, limit=self._at_once)
             jobs = await jobs_due(connection, limit=self._at_once)
             retiring = await tenants_to_retire(connection, limit=self._at_once)
-        if time.monotonic() - self._measured_at > _MEASURE_EVERY_S:
-            await self.measure()
         trimmed = await self.trim() if await self._my_turn() else 0
         return SweepReport(tenants=tenants, jobs=jobs, retiring=retiring, trimmed=trimmed)
-
-    async def measure(self) -> backlog.Backlog:
-        """Set the gauges of the outbox, and return what they show."""
-        async with self._database.system() as connection:
-            state = await backlog.backlog(connection)
-        self._measured_at = time.monotonic()
-        metrics.OUTBOX_PENDING.set(state.pending)
-        metrics.OUTBOX_FAILED.set(state.failed)
-        metrics.OUTBOX_OLDEST.set(state.oldest_s)
-        return state
 
     async def trim(self) -> int:
         """Delete what was indexed an hour ago, and what was answered a day ago; returns how many rows went."""

@@ -13,6 +13,7 @@ from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from memplane_core.clients.job_sender import JobSender
 from memplane_core.clients.jobs import DrainSender, close_app, redis_client
 from memplane_core.contracts.system import Health
+from memplane_core.observability.certificates import watch_certificates
 from memplane_core.observability.logs import configure_logs, get_logger
 from memplane_core.observability.tracing import configure_traces
 from memplane_maintenance import tasks
@@ -77,6 +78,7 @@ def _leave_logs_alone() -> None:
 def _configure_logs(settings: MaintenanceSettings) -> None:
     configure_logs(settings.log, service="worker")
     configure_traces(settings.trace, service="worker")
+    watch_certificates(settings)
     # A line for each of several tasks a second says nothing; theirs say what they did.
     for chatty in ("celery.app.trace", "celery.worker.strategy"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -35,6 +35,11 @@ class IndexAnswer(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
 
     @property
+    def count(self) -> int:
+        """How many memories."""
+        return len(self.packed) // 16
+
+    @property
     def ids(self) -> list[UUID]:
         """The memories, nearest first."""
         return [UUID(bytes=self.packed[start : start + 16]) for start in range(0, len(self.packed), 16)]

@@ -14,6 +14,12 @@ POOL_SIZE: Final = Histogram(
     "Memories that were ranked for a search.",
     buckets=(0, 1, 10, 50, 100, 200, 400, 800, 1600, 6400, 16_384, 32_768),
 )
+NOMINATED: Final = Histogram(
+    "memplane_retrieval_nominated_memories",
+    "Memories that each arm of a search named; `fresh` are those that the index may not show yet.",
+    labelnames=("by",),
+    buckets=(0, 1, 10, 50, 100, 200, 400, 800, 1000, 1600, 6400, 16_384),
+)
 DEGRADED: Final = Counter(
     "memplane_retrieval_degraded_total", "Searches answered without something.", labelnames=("without",)
 )

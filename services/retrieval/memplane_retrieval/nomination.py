@@ -24,6 +24,7 @@ from memplane_core.storage.generations import active_generation
 from memplane_core.storage.session import Connection, Database
 from memplane_core.storage.words import Owner
 from memplane_retrieval.answers import AnswerKey, Answers, IndexAnswer
+from memplane_retrieval.metrics import NOMINATED
 from memplane_retrieval.query import Query
 
 MAX_CANDIDATES: Final = 16_384
@@ -170,6 +171,8 @@ class Nominator:
             raise
         if fresh.overflow and (found := await self._among_matches(query, most=SCAN_LIMIT)) is not None:
             return _scanned(found)
+        for arm, count in (("index", known.count), ("fresh", len(fresh.ids)), ("words", len(worded))):
+            NOMINATED.labels(arm).observe(count)
         origins: dict[UUID, Origin] = dict.fromkeys(worded, "words")
         origins |= dict.fromkeys(known.ids, "index")
         origins |= dict.fromkeys(fresh.ids, "fresh")

@@ -29,6 +29,7 @@ from litestar.types import (
 from opentelemetry.trace import Span
 
 from memplane_core.domain.errors import MemplaneError
+from memplane_core.observability.certificates import watch_certificates
 from memplane_core.observability.health import Check, HealthChecks
 from memplane_core.observability.logs import configure_logs, get_logger
 from memplane_core.observability.metrics import REQUEST_SECONDS, REQUESTS, serve_metrics
@@ -209,6 +210,7 @@ def build_app(
     """
     configure_logs(settings.log, service=service)
     configure_traces(settings.trace, service=service, door=door)
+    watch_certificates(settings)
     serve_metrics(settings.server.host, settings.server.metrics_port)
     health = HealthChecks(service, needed=checks, helpful=helpful)
 
