@@ -15,6 +15,7 @@ LET_THROUGH = {
     "retrieval/memplane_retrieval/routes.py",
     "retrieval/memplane_retrieval/routes_markers.py",
     "retrieval/memplane_retrieval/routes_records.py",
+    "retrieval/memplane_retrieval/routes_sessions.py",
 }
 
 # Where a caller is looked at without asking what its key may do: the key's own route, and a service that holds no

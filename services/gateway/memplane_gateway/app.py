@@ -42,6 +42,7 @@ from memplane_gateway.limits import Answers, LimitDirectory, Limiter
 from memplane_gateway.markers import MARKER_ROUTES
 from memplane_gateway.memories import MEMORY_ROUTES
 from memplane_gateway.merges import MERGE_ROUTES
+from memplane_gateway.observations import OBSERVATION_ROUTES
 from memplane_gateway.openapi import describe
 from memplane_gateway.own_keys import OWN_KEY_ROUTES
 from memplane_gateway.policy import POLICY_ROUTES
@@ -55,6 +56,7 @@ from memplane_gateway.whoami import WHOAMI_ROUTES
 
 ROUTES: Final[Sequence[ControllerRouterHandler]] = (
     *MEMORY_ROUTES,
+    *OBSERVATION_ROUTES,
     *MARKER_ROUTES,
     *MERGE_ROUTES,
     *HISTORY_ROUTES,

@@ -62,6 +62,25 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
             {"content": "Window seats only, please.", "actor": "Ana", "user_id": "ana", "priority": 4},
         ]
     },
+    "observe": {
+        "content": "Ana asks for a table by the window.",
+        "actor": "Ana",
+        "user_id": "ana",
+        "agent_id": "concierge",
+        "session_id": "2026-05-08",
+        "importance": 0.6,
+        "occurred_at": _AT,
+    },
+    "observeMany": {
+        "user_id": "ana",
+        "agent_id": "concierge",
+        "session_id": "2026-05-08",
+        "observations": [
+            {"content": "Ana asks for a table by the window.", "actor": "Ana"},
+            {"content": "There is one free at eight.", "importance": 0.4},
+        ],
+    },
+    "endSession": {"user_id": "ana", "agent_id": "concierge", "session_id": "2026-05-08"},
     "searchMemories": {
         "query": "Where does Ana live?",
         "top_k": 5,

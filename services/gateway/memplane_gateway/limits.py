@@ -222,13 +222,13 @@ def _too_large(most: int) -> PayloadTooLarge:
     return PayloadTooLarge(f"the body is longer than the {most:,} bytes that this key may send")
 
 
-def check_batch_items(request: ServiceRequest, count: int) -> None:
-    """Raise InvalidRequest where a batch has more memories than the caller's limits allow."""
+def check_batch_items(request: ServiceRequest, count: int, *, noun: str = "memories") -> None:
+    """Raise InvalidRequest where a batch has more items than the caller's limits allow; `noun` is what they are."""
     standing = request.scope["state"].get(_STATE)
     if isinstance(standing, _Standing):
         most = _least(standing.limits.tenant.batch_items, standing.limits.key.batch_items)
         if count > most:
-            raise invalid("/memories", f"has {count} memories; this key may write {most} at once")
+            raise invalid(f"/{noun}", f"has {count} {noun}; this key may write {most} at once")
 
 
 class Answers:

@@ -37,6 +37,7 @@ _CONFIG: Final = OpenAPIConfig(
     use_handler_docstrings=True,
     tags=[
         Tag("Memories", description="Write, recall and keep up memories."),
+        Tag("Short-term memory", description="What sessions observe, until it becomes memories."),
         Tag("Jobs", description="Work in the background."),
         Tag("Erasure", description="Erase a person for good, with a receipt."),
         Tag("Tenant", description="Your tenant's keys and policy."),

@@ -36,8 +36,10 @@ from memplane_retrieval.reranking import Reranking
 from memplane_retrieval.routes import ROUTES
 from memplane_retrieval.routes_markers import MARKER_ROUTES
 from memplane_retrieval.routes_records import RECORD_ROUTES
+from memplane_retrieval.routes_sessions import SESSION_ROUTES
 from memplane_retrieval.search import Searcher
 from memplane_retrieval.settings import RetrievalSettings
+from memplane_retrieval.short_term import ShortTerm
 from memplane_retrieval.touches import Touches
 from memplane_retrieval.waiting import IndexWait
 from memplane_retrieval.write import Writer
@@ -92,7 +94,7 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
         return check
 
     return build_app(
-        [*ROUTES, *MARKER_ROUTES, *MERGE_ROUTES, *RECORD_ROUTES, *EXPORT_ROUTES, *IMPORT_ROUTES],
+        [*ROUTES, *SESSION_ROUTES, *MARKER_ROUTES, *MERGE_ROUTES, *RECORD_ROUTES, *EXPORT_ROUTES, *IMPORT_ROUTES],
         service="retrieval",
         settings=settings,
         lifespan=[lifespan],
@@ -111,6 +113,7 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
                 "merger",
                 "importer",
                 "searcher",
+                "short_term",
                 "index_wait",
             )
         },
@@ -186,5 +189,6 @@ def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
             touches=ports.touches,
             settings=settings.search,
         ),
+        "short_term": ShortTerm(ports.database, generations, chunker, embedder=ports.embedder, kicker=ports.kicker),
         "index_wait": IndexWait(ports.database, limit_s=settings.write.wait_index_s),
     }

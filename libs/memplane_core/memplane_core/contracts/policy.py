@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 from memplane_core.contracts.memories import Importance
 from memplane_core.domain.memory import DEFAULT_IMPORTANCE
 from memplane_core.domain.merging import Guard
+from memplane_core.domain.observations import ShortTermRules
 from memplane_core.domain.priority import PriorityRules
 from memplane_core.domain.ranking import DECAY_RATE, Preset, Weights
 
@@ -162,6 +163,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         min_relevance: For searches that do not name it: what is less relevant is left out.
         require_user: Writes, searches and lists that name no `user_id` are refused, unless the key is bound to a user.
         maintenance: What is done to memories without being asked for each time.
+        short_term: How sessions hold what they observe.
     """
 
     default_importance: Importance = DEFAULT_IMPORTANCE
@@ -172,10 +174,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     min_relevance: Relevance = 0.0
     require_user: bool = False
     maintenance: MaintenancePolicy = MaintenancePolicy()
+    short_term: ShortTermRules = ShortTermRules()
 
 
 class PolicyPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Changes to a policy; what is not named stays, and null goes back to the default. So within `maintenance`."""
+    """Changes to a policy; what is not named stays, and null goes back to the default. So within `maintenance`.
+
+    `weights` and `short_term` are replaced as a whole.
+    """
 
     default_importance: Importance | UnsetType | None = UNSET
     importance_scorer: ImportanceScorer | UnsetType | None = UNSET
@@ -185,3 +191,4 @@ class PolicyPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     min_relevance: Relevance | UnsetType | None = UNSET
     require_user: bool | UnsetType | None = UNSET
     maintenance: MaintenancePatch | UnsetType | None = UNSET
+    short_term: ShortTermRules | UnsetType | None = UNSET

@@ -1,0 +1,211 @@
+"""What sessions hold in short-term memory: one session's buffer is read and changed by one transaction at a time."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import numpy as np
+
+from memplane_core.domain.chunking import Chunk
+from memplane_core.domain.embedding import Window
+from memplane_core.domain.index import FloatArray
+from memplane_core.domain.observations import Held, Observation, Session
+from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.exact_json import exact_json
+from memplane_core.storage.session import Connection, Row, pack_vector
+
+COLUMNS: Final = """
+    o.id, o.content, o.actor, o.scene, o.source, o.memory_type, o.user_id, o.agent_id, o.session_id, o.importance,
+    o.metadata, o.occurred_at, o.observed_at, o.strengthened
+"""
+
+_OF_SESSION: Final = """
+    o.tenant_id = $1 AND o.session_id = $2
+    AND o.user_id IS NOT DISTINCT FROM $3 AND o.agent_id IS NOT DISTINCT FROM $4
+"""
+
+
+class StoredObservation(msgspec.Struct, frozen=True, kw_only=True):
+    """An observation with what its record does not show.
+
+    Attributes:
+        seq: Its place among the session's, in microseconds of the database's clock.
+        occurred_given: False where `occurred_at` is only the time of the request.
+        unscored: Nobody gave its importance, and a language model is to say what the memory's is.
+        generation: That its chunks were made for; None where it has none.
+        chunks: Windows with vectors; empty where it has not been embedded.
+    """
+
+    observation: Observation
+    seq: int
+    occurred_given: bool
+    unscored: bool
+    generation: int | None
+    chunks: list[Chunk]
+
+    def held(self, *, generation: int) -> Held:
+        """What the rules look at of it; without vectors where they are of another generation."""
+        vectors = [chunk.vector for chunk in self.chunks if chunk.vector is not None]
+        return Held(
+            id=self.observation.id,
+            importance=self.observation.importance,
+            strengthened=self.observation.strengthened,
+            vectors=np.stack(vectors) if vectors and self.generation == generation else None,
+        )
+
+
+class Buffer(msgspec.Struct, frozen=True):
+    """A session's observations, oldest first, and the moment at which they were read."""
+
+    now: datetime
+    stored: list[StoredObservation]
+
+
+async def read_session(tenant: TenantId, connection: Connection, session: Session, *, limit: int) -> list[Observation]:
+    """The newest `limit` observations that a session holds, oldest first. Reads alone, and waits for nobody."""
+    rows = await connection.fetch(
+        f"SELECT {COLUMNS} FROM observation o WHERE {_OF_SESSION} ORDER BY o.seq DESC LIMIT $5",
+        tenant,
+        session.session_id,
+        session.user_id,
+        session.agent_id,
+        limit,
+    )
+    return [_observation(row) for row in reversed(rows)]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """An observation and its place in its session."""
+
+    seq: int
+    observation: Observation
+
+
+async def session_page(
+    tenant: TenantId, connection: Connection, session: Session, *, after: int | None, limit: int
+) -> list[Place]:
+    """What a session holds after the place `after`, oldest first."""
+    rows = await connection.fetch(
+        f"SELECT {COLUMNS}, o.seq FROM observation o WHERE {_OF_SESSION} AND ($5::bigint IS NULL OR o.seq > $5)"
+        " ORDER BY o.seq LIMIT $6",
+        tenant,
+        session.session_id,
+        session.user_id,
+        session.agent_id,
+        after,
+        limit,
+    )
+    return [Place(row["seq"], _observation(row)) for row in rows]
+
+
+async def lock_session(tenant: TenantId, connection: Connection, session: Session) -> Buffer:
+    """A session's buffer, which nobody else changes until the transaction ends."""
+    name = msgspec.json.encode([session.user_id, session.agent_id, session.session_id]).decode()
+    await connection.execute(
+        "SELECT pg_advisory_xact_lock(hashtextextended('session ' || $1::uuid::text || $2, 0))", tenant, name
+    )
+    # A statement of its own: it has to see what whoever held the lock has committed.
+    rows = await connection.fetch(
+        f"""
+        SELECT {COLUMNS}, o.seq, o.occurred_given, o.unscored, o.generation, o.spans, o.vectors, clock.now
+        FROM (SELECT clock_timestamp() AS now) clock LEFT JOIN observation o ON {_OF_SESSION} ORDER BY o.seq
+        """,
+        tenant,
+        session.session_id,
+        session.user_id,
+        session.agent_id,
+    )
+    return Buffer(rows[0]["now"], [_stored(row) for row in rows if row["id"] is not None])
+
+
+async def save(
+    tenant: TenantId,
+    connection: Connection,
+    *,
+    came: Sequence[StoredObservation] = (),
+    strengthened: Mapping[UUID, int] | None = None,
+    gone: Sequence[UUID] = (),
+) -> list[UUID]:
+    """Change a buffer that this transaction has locked.
+
+    Args:
+        tenant: Whose it is.
+        connection: The transaction.
+        came: To be held from now on; one whose id is held already is left out.
+        strengthened: How often those that are held have been strengthened from now on.
+        gone: Those that leave.
+
+    Returns:
+        Ids of `came` that were not there.
+    """
+    if gone:
+        await connection.execute(
+            "DELETE FROM observation WHERE tenant_id = $1 AND id = ANY($2::uuid[])", tenant, list(gone)
+        )
+    if strengthened:
+        await connection.execute(
+            """
+            UPDATE observation o SET strengthened = i.strengthened
+            FROM unnest($2::uuid[], $3::int[]) AS i(id, strengthened) WHERE o.tenant_id = $1 AND o.id = i.id
+            """,
+            tenant,
+            list(strengthened),
+            list(strengthened.values()),
+        )
+    if not came:
+        return []
+    chunks = [(its.observation.id, chunk) for its in came for chunk in its.chunks if chunk.vector is not None]
+    rows = await connection.fetch(
+        """
+        INSERT INTO observation (
+            tenant_id, id, seq, user_id, agent_id, session_id, content, actor, scene, source, memory_type, importance,
+            unscored, metadata, occurred_at, occurred_given, observed_at, strengthened, generation, spans, vectors)
+        SELECT $1, r.id, seq, user_id, agent_id, session_id, content, actor, scene, source, memory_type, importance,
+            unscored, metadata, occurred_at, occurred_given, observed_at, strengthened, generation, spans,
+            (SELECT array_agg(c.vector ORDER BY c.n)
+                FROM unnest($3::uuid[], $4::int[], $5::vector[]) AS c(id, n, vector) WHERE c.id = r.id)
+        FROM json_to_recordset($2::json) AS r(
+            id uuid, seq bigint, user_id text, agent_id text, session_id text, content text, actor text, scene text[],
+            source text, memory_type text, importance float8, unscored boolean, metadata jsonb, occurred_at timestamptz,
+            occurred_given boolean, observed_at timestamptz, strengthened int, generation int, spans int[])
+        ON CONFLICT DO NOTHING
+        RETURNING id
+        """,
+        tenant,
+        msgspec.json.encode([_record(its) for its in came]).decode(),
+        [observation_id for observation_id, _ in chunks],
+        [chunk.n for _, chunk in chunks],
+        [pack_vector(chunk.vector) for _, chunk in chunks if chunk.vector is not None],
+    )
+    return [row["id"] for row in rows]
+
+
+def _record(its: StoredObservation) -> dict[str, Any]:
+    return msgspec.structs.asdict(its.observation) | {
+        "metadata": msgspec.Raw(exact_json(its.observation.metadata)),
+        "seq": its.seq,
+        "occurred_given": its.occurred_given,
+        "unscored": its.unscored,
+        "generation": its.generation,
+        "spans": [place for chunk in its.chunks for place in (chunk.window.start, chunk.window.end)] or None,
+    }
+
+
+def _stored(row: Row) -> StoredObservation:
+    spans: list[int] = row["spans"] or []
+    windows = [Window(start, end) for start, end in zip(spans[::2], spans[1::2], strict=True)]
+    vectors: list[FloatArray] = row["vectors"] or []
+    return StoredObservation(
+        observation=_observation(row),
+        seq=row["seq"],
+        occurred_given=row["occurred_given"],
+        unscored=row["unscored"],
+        generation=row["generation"],
+        chunks=[Chunk(n, window, vector) for n, (window, vector) in enumerate(zip(windows, vectors, strict=True))],
+    )
+
+
+def _observation(row: Row) -> Observation:
+    return Observation(**{name: row[name] for name in Observation.__struct_fields__})
