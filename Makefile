@@ -10,6 +10,7 @@ LIBRARIES := $(VENV)/.libraries
 PACKAGE := $(VENV)/.package
 MODELS := build/models/.built
 MILVUS_SERVER := .venvs/.milvus-server
+PROMETHEUS := .venvs/.prometheus
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test lint audit bench fuzz eval drill clean lock
@@ -25,7 +26,7 @@ run: setup ## the whole platform here; HOME_DIR= and PORT= choose where
 demo: setup ## remember a conversation, ask it five questions
 	@exec $(BIN)/memplane demo --home $(HOME_DIR) --port $(PORT)
 
-test: setup $(MILVUS_SERVER) ## all tests; they start their own stores, a real Milvus server among them
+test: setup $(MILVUS_SERVER) $(PROMETHEUS) ## all tests; they start their own stores, a real Milvus server among them
 	$(BIN)/pytest tests --ignore tests/e2e -n 2 --dist loadfile
 	$(BIN)/pytest tests/e2e
 
@@ -94,6 +95,11 @@ $(MODELS): models/requirements.txt $(wildcard services/embedding/memplane_embedd
 $(MILVUS_SERVER): requirements-milvus-server.lock | $(PACKAGE)
 	@echo "unpacking the Milvus server for tests"
 	@$(BIN)/python -m memplane_core.testing.milvus_server prepare
+	@mkdir -p $(@D) && touch $@
+
+$(PROMETHEUS): libs/memplane_core/memplane_core/testing/prometheus.py | $(PACKAGE)
+	@echo "unpacking Prometheus for tests, from Debian's package"
+	@$(BIN)/python -m memplane_core.testing.prometheus prepare
 	@mkdir -p $(@D) && touch $@
 
 .venvs/uv/.made:
