@@ -22,6 +22,7 @@ from memplane_core.contracts.memories import (
     SearchResponse,
     WrittenMemory,
 )
+from memplane_core.contracts.observations import check_session
 from memplane_core.domain.filters import parse_filter
 from memplane_core.domain.validity import valid_at_of
 from memplane_core.web.request import ServiceRequest
@@ -139,10 +140,12 @@ async def search_memories(
 ) -> Response[bytes]:
     """Recall what bears on a question, ranked by meaning, freshness, importance and proven usefulness.
 
-    Needs the scope `memories:read`.
+    With `include_short_term` the answer also holds what a session has observed. Needs the scope `memories:read`.
     """
     parse_filter(data.filters)
     valid_at_of(data.valid_at, pointer="/valid_at")
+    if data.include_short_term is not None:
+        check_session(data.include_short_term, pointer="/include_short_term/")
     return await forwarder.forward(request, "memories:read", path="/v1/memories/search", repeatable=True)
 
 

@@ -9,6 +9,7 @@ from litestar.params import JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from memplane_core.clients.retrieval import IDEMPOTENCY_KEY
+from memplane_core.contracts.memories import SessionRef
 from memplane_core.contracts.observations import (
     ObservationBatch,
     ObservationPage,
@@ -16,7 +17,6 @@ from memplane_core.contracts.observations import (
     ObservationTaken,
     ObservationWrite,
     SessionEnded,
-    SessionRef,
     check_batch,
     check_observation,
     check_session,

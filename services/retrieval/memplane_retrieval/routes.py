@@ -21,6 +21,7 @@ from memplane_core.contracts.memories import (
     SearchResponse,
     WrittenMemory,
 )
+from memplane_core.contracts.observations import check_session
 from memplane_core.domain.binding import narrowed, sees
 from memplane_core.domain.errors import InvalidRequest, NotFound
 from memplane_core.domain.filters import Filter, parse_filter
@@ -37,6 +38,7 @@ from memplane_retrieval.generations import Generations
 from memplane_retrieval.headers import etag_of, if_match_of
 from memplane_retrieval.patch import Patcher
 from memplane_retrieval.search import Searcher
+from memplane_retrieval.short_term import ShortTerm
 from memplane_retrieval.waiting import IndexWait
 from memplane_retrieval.write import Writer
 
@@ -101,14 +103,26 @@ def _batch_item(outcome: WriteOutcome, memory: Memory | None) -> BatchItem:
 
 @post("/v1/memories/search", status_code=200, request_max_body_size=SINGLE_BODY_BYTES)
 async def search_memories(
-    request: ServiceRequest, data: JSONBody[SearchRequest], searcher: NamedDependency[Searcher]
+    request: ServiceRequest,
+    data: JSONBody[SearchRequest],
+    searcher: NamedDependency[Searcher],
+    short_term: NamedDependency[ShortTerm],
 ) -> SearchResponse:
-    """Recall the memories that a query is about."""
+    """Recall the memories that a query is about, and what a session holds where it asks for that."""
     principal = request.require("memories:read", bound=True)
     faults = text_faults(data.query, "/query", _QUERY_BYTES)
     if faults:
         raise InvalidRequest(f"/query: {faults[0].detail}", faults=faults)
-    return await searcher.search(principal, data)
+    session = data.include_short_term
+    if session is None:
+        return await searcher.search(principal, data)
+    check_session(session, pointer="/include_short_term/")
+    # The session first: what becomes a memory in between is then in both, and not in neither.
+    held = await short_term.read(principal, session, pointer="/include_short_term/")
+    found = await searcher.search(principal, data)
+    recalled = {memory.id for memory in found.results}
+    found.short_term = [its for its in held if its.id not in recalled]
+    return found
 
 
 @get("/v1/memories")

@@ -7,6 +7,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET
 
+from memplane_core.contracts.memories import SessionRef
 from memplane_core.contracts.observations import (
     ObservationBatch,
     ObservationPage,
@@ -14,7 +15,6 @@ from memplane_core.contracts.observations import (
     ObservationTaken,
     ObservationWrite,
     SessionEnded,
-    SessionRef,
     check_batch,
     check_observation,
     check_session,

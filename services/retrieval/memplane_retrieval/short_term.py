@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from memplane_core.contracts.checks import text_faults
+from memplane_core.contracts.memories import SessionRef
 from memplane_core.contracts.observations import (
     ObservationPage,
     ObservationTaken,
     Observed,
     SessionEnded,
-    SessionRef,
 )
 from memplane_core.contracts.policy import Policy
 from memplane_core.domain.binding import check_fields

@@ -51,3 +51,17 @@ class TestFirstInFirstOut:
             "guide",
             "s",
         )
+
+
+class TestReadingBoth:
+    async def test_one_search_returns_what_the_session_holds_in_order_and_what_is_recalled_and_nothing_twice(
+        self, client: httpx2.AsyncClient
+    ) -> None:
+        made = [await observe(client, f"the lighthouse keeper counts {n} ships") for n in range(8)]
+        asked = {"query": "lighthouse keeper ships", "include_short_term": SESSION}
+        found = (await client.post("/v1/memories/search", json=asked)).json()
+        assert [its["id"] for its in found["short_term"]] == [taken["id"] for taken in made[3:]]
+        assert {memory["id"] for memory in found["results"]} == {taken["id"] for taken in made[:3]}
+        other = {"query": "lighthouse", "include_short_term": SESSION | {"session_id": "another"}}
+        assert (await client.post("/v1/memories/search", json=other)).json()["short_term"] == []
+        assert "short_term" not in (await client.post("/v1/memories/search", json={"query": "lighthouse"})).json()

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from memplane_core.contracts.filters import Filters
 from memplane_core.domain.memory import IndexState, Memory
+from memplane_core.domain.observations import Observation
 from memplane_core.domain.ranking import Origin, Preset, Weights
 
 Content = Annotated[str, msgspec.Meta(min_length=1, max_length=32_768, description="1 to 32,768 bytes of UTF-8")]
@@ -124,6 +125,14 @@ Degraded = Literal["dense", "fresh", "index", "top_k", "rerank"]
 """What an answer had to do without: the query's vector, some fresh rows, the index, more candidates, the reranker."""
 
 
+class SessionRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A session: all three together name it. What a key is bound to is filled in."""
+
+    session_id: EntityId
+    user_id: EntityId | UnsetType | None = UNSET
+    agent_id: EntityId | UnsetType | None = UNSET
+
+
 class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to the memories.
 
@@ -139,6 +148,7 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         explain: True returns the parts of each score.
         candidates: How many meaning and words each nominate; the server's choice when left out.
         rerank: True has the best candidates read once more by the installation's reranker, where it has one.
+        include_short_term: A session whose observations are returned besides, whatever the query is.
     """
 
     query: Annotated[str, msgspec.Meta(min_length=1, max_length=8192, description="1 to 8,192 bytes of UTF-8")]
@@ -154,6 +164,7 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     explain: bool = False
     candidates: Annotated[int, msgspec.Meta(ge=1, le=16_384)] | None = None
     rerank: bool = False
+    include_short_term: SessionRef | None = None
 
 
 class ScoreParts(msgspec.Struct, kw_only=True, omit_defaults=False):
@@ -204,10 +215,15 @@ class FoundMemory(MemoryView, kw_only=True):
 
 
 class SearchResponse(msgspec.Struct, kw_only=True):
-    """Best first. `degraded` names what could not be asked."""
+    """Best first. `degraded` names what could not be asked.
+
+    Attributes:
+        short_term: What the session that was named holds, oldest first; none of it is among the results.
+    """
 
     results: list[FoundMemory]
     degraded: list[Degraded]
+    short_term: list[Observation] | UnsetType = UNSET
 
 
 class MemoryPage(msgspec.Struct, kw_only=True):

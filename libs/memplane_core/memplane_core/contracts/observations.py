@@ -7,7 +7,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from memplane_core.contracts.checks import check_write, text_faults
-from memplane_core.contracts.memories import Content, EntityId, Importance, Label, MemoryWrite, Moment, Scene
+from memplane_core.contracts.memories import (
+    Content,
+    EntityId,
+    Importance,
+    Label,
+    MemoryWrite,
+    Moment,
+    Scene,
+    SessionRef,
+)
 from memplane_core.domain.errors import Fault, InvalidRequest, invalid
 from memplane_core.domain.memory import ENTITY_BYTES
 from memplane_core.domain.observations import Observation
@@ -15,14 +24,6 @@ from memplane_core.domain.observations import Observation
 MAX_BATCH: Final = 100
 
 CITES: Final = "derived_from"
-
-
-class SessionRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A session: all three together name it. What a key is bound to is filled in."""
-
-    session_id: EntityId
-    user_id: EntityId | UnsetType | None = UNSET
-    agent_id: EntityId | UnsetType | None = UNSET
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
