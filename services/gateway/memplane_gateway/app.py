@@ -23,6 +23,7 @@ from memplane_core.storage.usage_days import UsageMeter
 from memplane_core.web.app import ServiceApp, build_app
 from memplane_gateway.audit import AUDIT_ROUTES
 from memplane_gateway.auth import DoorAuth, KeyDirectory
+from memplane_gateway.context import CONTEXT_ROUTES
 from memplane_gateway.cors import cors_of
 from memplane_gateway.deeds import Refusals
 from memplane_gateway.docs import docs_routes
@@ -56,6 +57,7 @@ from memplane_gateway.whoami import WHOAMI_ROUTES
 
 ROUTES: Final[Sequence[ControllerRouterHandler]] = (
     *MEMORY_ROUTES,
+    *CONTEXT_ROUTES,
     *OBSERVATION_ROUTES,
     *MARKER_ROUTES,
     *MERGE_ROUTES,

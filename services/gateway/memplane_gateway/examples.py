@@ -86,6 +86,12 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
         "top_k": 5,
         "filters": {"user_id": "ana", "priority": {"gte": 3}},
     },
+    "packContext": {
+        "query": "Where should I book a table for Ana?",
+        "max_tokens": 500,
+        "filters": {"user_id": "ana"},
+        "template": {"header": "", "group": "## $group", "memory": "[$n] $date $who$content"},
+    },
     "listMatchingMemories": {
         "filters": {
             "user_id": "ana",
@@ -137,6 +143,26 @@ ANSWERS: Final[dict[str, dict[str, dict[str, Any]]]] = {
         }
     },
     "searchMemories": {"200": {"results": [{**_MEMORY, "score": 0.91, "relevance": 0.74}], "degraded": []}},
+    "packContext": {
+        "200": {
+            "text": "## experience\n[1] 2026-05-08 Ana: I moved from Oslo to Lisbon in March.",
+            "tokens": 38,
+            "counter": "estimate",
+            "items": [
+                {
+                    "n": 1,
+                    "id": _ID,
+                    "kind": "memory",
+                    "truncated": False,
+                    "occurred_at": _AT,
+                    "score": 0.91,
+                    "relevance": 0.74,
+                }
+            ],
+            "left_out": 0,
+            "degraded": [],
+        }
+    },
     "listMatchingMemories": {"200": {"results": [_MEMORY], "next_cursor": None}},
 }
 """Response bodies by operation id and status."""

@@ -22,6 +22,7 @@ from memplane_core.storage.usage_days import UsageMeter
 from memplane_core.vectors.index import MilvusIndex
 from memplane_core.web.app import ServiceApp, build_app
 from memplane_core.web.middleware import InternalAuth
+from memplane_retrieval.context import ContextPacker
 from memplane_retrieval.embedding import Chunker
 from memplane_retrieval.export import EXPORT_ROUTES
 from memplane_retrieval.generations import Generations
@@ -34,6 +35,7 @@ from memplane_retrieval.nomination import Nominator
 from memplane_retrieval.patch import Patcher
 from memplane_retrieval.reranking import Reranking
 from memplane_retrieval.routes import ROUTES
+from memplane_retrieval.routes_context import CONTEXT_ROUTES
 from memplane_retrieval.routes_markers import MARKER_ROUTES
 from memplane_retrieval.routes_records import RECORD_ROUTES
 from memplane_retrieval.routes_sessions import SESSION_ROUTES
@@ -94,7 +96,16 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
         return check
 
     return build_app(
-        [*ROUTES, *SESSION_ROUTES, *MARKER_ROUTES, *MERGE_ROUTES, *RECORD_ROUTES, *EXPORT_ROUTES, *IMPORT_ROUTES],
+        [
+            *ROUTES,
+            *SESSION_ROUTES,
+            *MARKER_ROUTES,
+            *MERGE_ROUTES,
+            *RECORD_ROUTES,
+            *CONTEXT_ROUTES,
+            *EXPORT_ROUTES,
+            *IMPORT_ROUTES,
+        ],
         service="retrieval",
         settings=settings,
         lifespan=[lifespan],
@@ -114,6 +125,7 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
                 "importer",
                 "searcher",
                 "short_term",
+                "context_packer",
                 "index_wait",
             )
         },
@@ -171,6 +183,15 @@ async def open_real_ports(settings: RetrievalSettings, stack: AsyncExitStack) ->
 def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
     generations = Generations(ports.database, ttl_s=settings.search.generation_cache_s)
     chunker = Chunker(ports.embedder, settings.write, meter=ports.meter)
+    searcher = Searcher(
+        ports.database,
+        Nominator(ports.database, ports.index),
+        ports.embedder,
+        reranking=Reranking(ports.reranker, timeout_s=settings.search.rerank_timeout_s),
+        generations=generations,
+        touches=ports.touches,
+        settings=settings.search,
+    )
     return {
         "database": ports.database,
         "helpful": ports.helpful,
@@ -180,15 +201,8 @@ def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
         "markers": Markers(ports.database, generations, ports.kicker),
         "merger": Merger(ports.database, generations, ports.kicker),
         "importer": Importer(ports.database, generations, ports.kicker, meter=ports.meter),
-        "searcher": Searcher(
-            ports.database,
-            Nominator(ports.database, ports.index),
-            ports.embedder,
-            reranking=Reranking(ports.reranker, timeout_s=settings.search.rerank_timeout_s),
-            generations=generations,
-            touches=ports.touches,
-            settings=settings.search,
-        ),
+        "searcher": searcher,
+        "context_packer": ContextPacker(searcher, generations),
         "short_term": ShortTerm(ports.database, generations, chunker, embedder=ports.embedder, kicker=ports.kicker),
         "index_wait": IndexWait(ports.database, limit_s=settings.write.wait_index_s),
     }

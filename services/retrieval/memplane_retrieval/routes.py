@@ -7,7 +7,7 @@ from litestar import Response, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
-from memplane_core.contracts.checks import check_batch, check_patch, check_write, text_faults
+from memplane_core.contracts.checks import check_batch, check_patch, check_query, check_write
 from memplane_core.contracts.filters import query_filter, query_moment
 from memplane_core.contracts.lists import ListRequest, Sort
 from memplane_core.contracts.memories import (
@@ -23,7 +23,7 @@ from memplane_core.contracts.memories import (
 )
 from memplane_core.contracts.observations import check_session
 from memplane_core.domain.binding import narrowed, sees
-from memplane_core.domain.errors import InvalidRequest, NotFound
+from memplane_core.domain.errors import NotFound
 from memplane_core.domain.filters import Filter, parse_filter
 from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import TenantId
@@ -44,7 +44,6 @@ from memplane_retrieval.write import Writer
 
 SINGLE_BODY_BYTES: Final = 256 * 1024
 BATCH_BODY_BYTES: Final = 48 * 1024 * 1024
-_QUERY_BYTES: Final = 8192
 
 PageSize = Annotated[int, QueryParameter(ge=1, le=1000)]
 
@@ -110,9 +109,7 @@ async def search_memories(
 ) -> SearchResponse:
     """Recall the memories that a query is about, and what a session holds where it asks for that."""
     principal = request.require("memories:read", bound=True)
-    faults = text_faults(data.query, "/query", _QUERY_BYTES)
-    if faults:
-        raise InvalidRequest(f"/query: {faults[0].detail}", faults=faults)
+    check_query(data.query)
     session = data.include_short_term
     if session is None:
         return await searcher.search(principal, data)

@@ -109,11 +109,12 @@ class Searcher:
             for without in degraded:
                 DEGRADED.labels(without).inc()
             if request.touch:
-                self._touch(principal.tenant, results)
+                self.touch(principal.tenant, results)
             return SearchResponse(results=results, degraded=degraded)
         raise Unavailable("the index is being replaced; try again", retry_after=1)
 
-    def _touch(self, tenant: TenantId, results: list[FoundMemory]) -> None:
+    def touch(self, tenant: TenantId, results: Sequence[FoundMemory]) -> None:
+        """Take note that these were used: those of them that are relevant enough."""
         touched = [result.id for result in results if result.relevance >= self._settings.touch_floor]
         self._touches.add(tenant, touched, at=time.time())
 

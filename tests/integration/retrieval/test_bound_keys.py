@@ -13,6 +13,7 @@ from memplane_core.domain.tenancy import SCOPES, Principal
 from memplane_core.security.internal import InternalTokens
 from memplane_retrieval.merge_routes import MERGE_ROUTES
 from memplane_retrieval.routes import ROUTES
+from memplane_retrieval.routes_context import CONTEXT_ROUTES
 from memplane_retrieval.routes_markers import MARKER_ROUTES
 from memplane_retrieval.routes_records import RECORD_ROUTES
 
@@ -66,6 +67,14 @@ async def _write(world: World) -> None:
     for other in ("bob", None):
         refused = await world.bound.post("/v1/memories", json={"content": "x", "user_id": other})
         assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "/user_id")
+    # Of what is another's nothing is learned but what is said of what there never was.
+    absent = "01990000-0000-7000-8000-000000000001"
+    for other in (absent, *world.theirs):
+        refused = await world.bound.post("/v1/memories", json={"content": "since", "supersedes": other})
+        assert (refused.status_code, refused.json()["errors"]) == (
+            422,
+            [{"pointer": "/supersedes", "detail": "names no memory of the same user and agent"}],
+        )
     # The name of a memory is its user's: this one makes another of the same name.
     theirs = {"content": THEIRS, "user_id": "bob", "external_id": "name"}
     named = await world.free.post("/v1/memories", json=theirs)
@@ -83,6 +92,16 @@ async def _write_batch(world: World) -> None:
     body["memories"][1]["user_id"] = "bob"
     refused = await world.bound.post("/v1/memories/batch", json=body)
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "/memories/1/user_id")
+
+
+async def _context(world: World) -> None:
+    body = {"query": "where are the keys, bob?", "filters": {"session_id": "s"}}
+    answer = await world.bound.post("/v1/context", json=body)
+    assert answer.status_code == 200, answer.text
+    assert [item["id"] for item in answer.json()["items"]] == [world.mine]
+    assert "bob" not in answer.json()["text"]
+    refused = await world.bound.post("/v1/context", json={"query": "keys", "filters": {"user_id": "bob"}})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "/filters/user_id")
 
 
 async def _search(world: World) -> None:
@@ -122,7 +141,7 @@ async def _get(world: World) -> None:
     absent = (await world.bound.get("/v1/memories/01990000-0000-7000-8000-000000000001")).json()
     for memory_id in world.theirs:
         answer = await world.bound.get(f"/v1/memories/{memory_id}")
-        assert (answer.status_code, answer.json()) == (404, absent)
+        assert (answer.status_code, answer.json() | {"trace_id": None}) == (404, absent | {"trace_id": None})
 
 
 async def _patch(world: World) -> None:
@@ -217,6 +236,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "POST /v1/memories": _write,
     "POST /v1/memories/batch": _write_batch,
     "POST /v1/memories/search": _search,
+    "POST /v1/context": _context,
     "GET /v1/memories": _list,
     "POST /v1/memories/list": _list_matching,
     "GET /v1/memories/{memory_id:uuid}": _get,
@@ -237,7 +257,7 @@ def routes() -> dict[str, HTTPRouteHandler]:
     """Every route of the service."""
     return {
         f"{method} {path}": handler
-        for handler in (*ROUTES, *MARKER_ROUTES, *MERGE_ROUTES, *RECORD_ROUTES)
+        for handler in (*ROUTES, *MARKER_ROUTES, *MERGE_ROUTES, *RECORD_ROUTES, *CONTEXT_ROUTES)
         for path in handler.paths
         for method in handler.http_methods
         if method != "OPTIONS"

@@ -65,6 +65,7 @@ class TestOpenApi:
             ("POST", "/v1/memories/batch"),
             ("POST", "/v1/memories/list"),
             ("POST", "/v1/memories/search"),
+            ("POST", "/v1/context"),
             ("GET", "/v1/memories/{memory_id}"),
             ("PATCH", "/v1/memories/{memory_id}"),
             ("DELETE", "/v1/memories/{memory_id}"),
@@ -199,7 +200,7 @@ class TestOpenApi:
         assert "If-Match" in [parameter["name"] for parameter in update["parameters"]]
 
     def test_every_write_takes_an_idempotency_key(self, document: Json) -> None:
-        reads = {"searchMemories", "listMatchingMemories"}
+        reads = {"searchMemories", "listMatchingMemories", "packContext"}
         for method, path, operation in operations(document):
             names = [parameter["name"] for parameter in operation.get("parameters", [])]
             if method == "get" or operation["operationId"] in reads:

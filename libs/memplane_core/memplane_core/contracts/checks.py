@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from memplane_core.contracts.memories import BatchWrite, MemoryFields, MemoryPatch, MemoryWrite
 from memplane_core.contracts.policy import MaintenancePatch, PolicyPatch, PrioritySchedule
+from memplane_core.domain.context import ContextTemplate, check_template
 from memplane_core.domain.errors import Fault, InvalidRequest, invalid
 from memplane_core.domain.memory import CONTENT_BYTES, ENTITY_BYTES, LABEL_BYTES, METADATA_BYTES, METADATA_DEPTH
 from memplane_core.domain.ranking import Weights
@@ -23,6 +24,8 @@ _BYTES = {
     "source": LABEL_BYTES,
     "memory_type": LABEL_BYTES,
 }
+
+_QUERY_BYTES = 8192
 
 
 def check_write(write: MemoryWrite, *, pointer: str = "") -> None:
@@ -67,6 +70,11 @@ def changed_fields(patch: msgspec.Struct, *, noun: str = "field") -> dict[str, A
     return named
 
 
+def check_query(query: str) -> None:
+    """Raises InvalidRequest for a query that is too long, or that no text of a memory could be."""
+    _raise(text_faults(query, "/query", _QUERY_BYTES))
+
+
 def check_weights(weights: Weights) -> None:
     """Raises InvalidRequest where no part of a score would count."""
     if weights.total == 0:
@@ -83,6 +91,8 @@ def check_policy(patch: PolicyPatch) -> None:
     """Raises InvalidRequest where what a policy names could not be worked by. For every way that one comes."""
     if isinstance(patch.weights, Weights):
         check_weights(patch.weights)
+    if isinstance(patch.context_template, ContextTemplate):
+        check_template(patch.context_template, pointer="/context_template")
     if isinstance(patch.maintenance, MaintenancePatch) and isinstance(patch.maintenance.priorities, PrioritySchedule):
         check_thresholds(patch.maintenance.priorities.thresholds, pointer="/maintenance/priorities/thresholds")
 

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from memplane_core.contracts.memories import Importance
+from memplane_core.domain.context import ContextTemplate
 from memplane_core.domain.memory import DEFAULT_IMPORTANCE
 from memplane_core.domain.merging import Guard
 from memplane_core.domain.observations import ShortTermRules
@@ -162,6 +163,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         decay_rate: Part of its recency that a memory loses in an hour.
         min_relevance: For searches that do not name it: what is less relevant is left out.
         require_user: Writes, searches and lists that name no `user_id` are refused, unless the key is bound to a user.
+        context_template: What the lines of a block for a prompt look like; the platform's own where it is null.
         maintenance: What is done to memories without being asked for each time.
         short_term: How sessions hold what they observe.
     """
@@ -173,6 +175,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     decay_rate: DecayRate = DECAY_RATE
     min_relevance: Relevance = 0.0
     require_user: bool = False
+    context_template: ContextTemplate | None = None
     maintenance: MaintenancePolicy = MaintenancePolicy()
     short_term: ShortTermRules = ShortTermRules()
 
@@ -190,5 +193,6 @@ class PolicyPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     decay_rate: DecayRate | UnsetType | None = UNSET
     min_relevance: Relevance | UnsetType | None = UNSET
     require_user: bool | UnsetType | None = UNSET
+    context_template: ContextTemplate | UnsetType | None = UNSET
     maintenance: MaintenancePatch | UnsetType | None = UNSET
     short_term: ShortTermRules | UnsetType | None = UNSET

@@ -1,0 +1,99 @@
+"""Bodies of the route that packs memories into a prompt."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+
+from memplane_core.contracts.filters import Filters
+from memplane_core.contracts.memories import Degraded, EntityId, GivenValidAt, Mode, Moment
+from memplane_core.domain.budget import Counter
+from memplane_core.domain.context import ContextTemplate, GroupBy, Order
+from memplane_core.domain.ranking import Preset, Weights
+
+MaxTokens = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class SessionRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A session of a user and an agent."""
+
+    session_id: EntityId
+    user_id: EntityId | None = None
+    agent_id: EntityId | None = None
+
+
+class ContextRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a prompt should remember now.
+
+    Attributes:
+        query: What the prompt is about: the user's last words, say.
+        max_tokens: Longest block.
+        counter: What tokens are counted by. `estimate` is the platform's own count, which rather says too many than too
+            few; `bytes` are bytes of UTF-8, of which no tokenizer that works on bytes makes more tokens.
+        top_k: Most memories that are considered.
+        filters: What they must match, as in a search; so are `mode`, `weights`, `preset`, `min_relevance`, `now`,
+            `valid_at` and `rerank`.
+        touch: False leaves no trace in the memories that are given.
+        group_by: What memories stand together by.
+        order: How they stand within a group: the most useful first, or in the order in which they happened.
+        template: What the lines look like; the policy's when left out.
+        allow_truncation: True lets one memory be cut to the room that is left; none is otherwise.
+    """
+
+    query: Annotated[str, msgspec.Meta(min_length=1, max_length=8192, description="1 to 8,192 bytes of UTF-8")]
+    max_tokens: MaxTokens = 1_000
+    counter: Counter = "estimate"
+    top_k: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 50
+    filters: Filters = {}
+    mode: Mode = "hybrid"
+    weights: Weights | None = None
+    preset: Preset | None = None
+    min_relevance: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    now: Moment | None = None
+    valid_at: GivenValidAt | None = None
+    rerank: bool = False
+    touch: bool = True
+    group_by: GroupBy = "memory_type"
+    order: Order = "useful"
+    template: ContextTemplate | None = None
+    allow_truncation: bool = False
+
+
+class ContextItem(msgspec.Struct, kw_only=True):
+    """One memory of a block.
+
+    Attributes:
+        n: Its number in the block.
+        kind: Where it is from.
+        truncated: Its text in the block is cut, and ends in `…`.
+        score: As in a search; null for what was not searched for, as is `relevance`.
+    """
+
+    n: int
+    id: UUID
+    kind: Literal["memory"]
+    truncated: bool
+    occurred_at: datetime
+    score: float | None
+    relevance: float | None
+
+
+class ContextResponse(msgspec.Struct, kw_only=True):
+    """A block of text for a prompt.
+
+    Attributes:
+        text: Empty where nothing is remembered, or nothing fits.
+        tokens: What it comes to by `counter`; never above the `max_tokens` of the request.
+        items: What stands in it, in its order.
+        left_out: Of what was considered, what had no room.
+        degraded: As in a search.
+    """
+
+    text: str
+    tokens: int
+    counter: Counter
+    items: list[ContextItem]
+    left_out: int
+    degraded: list[Degraded]
