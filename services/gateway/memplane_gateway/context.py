@@ -10,6 +10,7 @@ from litestar.types import ControllerRouterHandler
 
 from memplane_core.contracts.checks import check_query
 from memplane_core.contracts.context import ContextRequest, ContextResponse
+from memplane_core.contracts.observations import check_session
 from memplane_core.domain.context import check_template
 from memplane_core.domain.filters import parse_filter
 from memplane_core.domain.validity import valid_at_of
@@ -40,6 +41,8 @@ async def pack_context(
     Needs the scope `memories:read`.
     """
     check_query(data.query)
+    if data.include_short_term is not None:
+        check_session(data.include_short_term, pointer="/include_short_term/")
     parse_filter(data.filters)
     valid_at_of(data.valid_at, pointer="/valid_at")
     if data.template is not None:

@@ -183,6 +183,7 @@ async def open_real_ports(settings: RetrievalSettings, stack: AsyncExitStack) ->
 def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
     generations = Generations(ports.database, ttl_s=settings.search.generation_cache_s)
     chunker = Chunker(ports.embedder, settings.write, meter=ports.meter)
+    short_term = ShortTerm(ports.database, generations, chunker, embedder=ports.embedder, kicker=ports.kicker)
     searcher = Searcher(
         ports.database,
         Nominator(ports.database, ports.index),
@@ -202,7 +203,7 @@ def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
         "merger": Merger(ports.database, generations, ports.kicker),
         "importer": Importer(ports.database, generations, ports.kicker, meter=ports.meter),
         "searcher": searcher,
-        "context_packer": ContextPacker(searcher, generations),
-        "short_term": ShortTerm(ports.database, generations, chunker, embedder=ports.embedder, kicker=ports.kicker),
+        "context_packer": ContextPacker(searcher, short_term, generations),
+        "short_term": short_term,
         "index_wait": IndexWait(ports.database, limit_s=settings.write.wait_index_s),
     }

@@ -1,4 +1,4 @@
-"""What a prompt should remember now: what a search finds, packed into a budget."""
+"""What a prompt should remember now: what a session holds and what a search finds, packed into a budget."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -6,10 +6,21 @@ from uuid import UUID
 
 from memplane_core.contracts.context import ContextItem, ContextRequest, ContextResponse
 from memplane_core.contracts.memories import FoundMemory, SearchRequest
-from memplane_core.domain.context import ContextTemplate, Entry, GroupBy, Placed, Section, check_template, pack
+from memplane_core.domain.context import (
+    SESSION_GROUP,
+    ContextTemplate,
+    Entry,
+    GroupBy,
+    Placed,
+    Section,
+    check_template,
+    pack,
+)
+from memplane_core.domain.observations import Observation
 from memplane_core.domain.tenancy import Principal
 from memplane_retrieval.generations import Generations
 from memplane_retrieval.search import Searcher
+from memplane_retrieval.short_term import ShortTerm
 
 _SEARCHED: Final = (
     "query", "top_k", "filters", "mode", "weights", "preset", "min_relevance", "now", "valid_at", "rerank",
@@ -22,11 +33,13 @@ class ContextPacker:
 
     Args:
         searcher: Finds what is worth remembering.
+        short_term: Tells what sessions hold.
         generations: Tells the tenant's policy.
     """
 
-    def __init__(self, searcher: Searcher, generations: Generations) -> None:
+    def __init__(self, searcher: Searcher, short_term: ShortTerm, generations: Generations) -> None:
         self._searcher = searcher
+        self._short_term = short_term
         self._generations = generations
 
     async def pack(self, principal: Principal, request: ContextRequest) -> ContextResponse:
@@ -37,25 +50,28 @@ class ContextPacker:
         """
         if request.template is not None:
             check_template(request.template, pointer="/template")
+        # The session first: what becomes a memory in between is then in both, and not in neither.
+        held = await self._held(principal, request)
         asked = SearchRequest(**{name: getattr(request, name) for name in _SEARCHED}, touch=False)
         answer = await self._searcher.search(principal, asked)
         policy = await self._generations.policy(principal.tenant)
+        found = {str(memory.id): memory for memory in answer.results}
+        observed = [_observed(its) for its in reversed(held) if str(its.id) not in found]
+        recalled = [_entry(memory, request.group_by) for memory in answer.results]
+        share = int(request.short_term_share * request.max_tokens)
         block = pack(
             [
-                Section(
-                    entries=[_entry(found, request.group_by) for found in answer.results],
-                    most=request.max_tokens,
-                    order=request.order,
-                )
+                Section(entries=observed, most=share, order="time"),
+                Section(entries=recalled, most=request.max_tokens, order=request.order),
             ],
             max_tokens=request.max_tokens,
             template=request.template or policy.context_template or ContextTemplate(),
             counter=request.counter,
             allow_truncation=request.allow_truncation,
         )
-        found = {str(memory.id): memory for memory in answer.results}
         if request.touch:
-            self._searcher.touch(principal.tenant, [found[placed.entry.id] for placed in block.placed])
+            given = [its.entry.id for its in block.placed]
+            self._searcher.touch(principal.tenant, [found[name] for name in given if name in found])
         return ContextResponse(
             text=block.text,
             tokens=block.tokens,
@@ -64,6 +80,29 @@ class ContextPacker:
             left_out=block.left_out,
             degraded=answer.degraded,
         )
+
+    async def _held(self, principal: Principal, request: ContextRequest) -> list[Observation]:
+        session = request.include_short_term
+        if session is None:
+            return []
+        return await self._short_term.read(principal, session, pointer="/include_short_term/")
+
+
+def _observed(its: Observation) -> Entry:
+    return Entry(
+        id=str(its.id),
+        group=SESSION_GROUP,
+        content=its.content,
+        occurred_at=its.occurred_at,
+        actor=its.actor,
+        memory_type=its.memory_type,
+        source=its.source,
+        scene=its.scene,
+        user_id=its.user_id,
+        agent_id=its.agent_id,
+        session_id=its.session_id,
+        importance=its.importance,
+    )
 
 
 def _entry(memory: FoundMemory, group_by: GroupBy) -> Entry:
@@ -91,11 +130,11 @@ def _items(placed: Sequence[Placed], found: Mapping[str, FoundMemory]) -> list[C
         ContextItem(
             n=its.n,
             id=UUID(its.entry.id),
-            kind="memory",
+            kind="observation" if (memory := found.get(its.entry.id)) is None else "memory",
             truncated=its.truncated,
             occurred_at=its.entry.occurred_at,
-            score=found[its.entry.id].score,
-            relevance=found[its.entry.id].relevance,
+            score=memory and memory.score,
+            relevance=memory and memory.relevance,
         )
         for its in placed
     ]

@@ -103,6 +103,14 @@ async def _context(world: World) -> None:
     refused = await world.bound.post("/v1/context", json={"query": "keys", "filters": {"user_id": "bob"}})
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "/filters/user_id")
 
+    refused = await world.bound.post(
+        "/v1/context", json={"query": "keys", "include_short_term": {"session_id": "s", "user_id": "bob"}}
+    )
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "/include_short_term/user_id")
+    await world.free.post("/v1/observations", json={"content": THEIRS, "session_id": "s", "user_id": "bob"})
+    answer = await world.bound.post("/v1/context", json={**body, "include_short_term": {"session_id": "s"}})
+    assert [item["id"] for item in answer.json()["items"]] == [world.mine]
+
 
 async def _search(world: World) -> None:
     for extra in ({}, {"mode": "lexical"}, {"mode": "dense"}, {"filters": {"session_id": "s"}}, {"rerank": True}):

@@ -87,6 +87,44 @@ class TestBlock:
             assert noted.ids == [short]
 
 
+class TestShortTerm:
+    async def test_what_the_session_holds_comes_first_in_order_and_nothing_twice(
+        self, client: httpx2.AsyncClient
+    ) -> None:
+        session = {"session_id": "s", "user_id": "ana"}
+        old = await _write(client, "green tea is what Ana drinks", user_id="ana")
+        for n in range(7):  # two more than a session holds by default
+            answer = await client.post("/v1/observations", json={**session, "content": f"said tea number {n}"})
+            assert answer.status_code == 201, answer.text
+        block = await _packed(
+            client, "tea", filters={"user_id": "ana"}, include_short_term=session,
+            template={"header": "", "group": "## $group", "memory": "$content"},
+        )  # fmt: skip
+        lines = block["text"].split("\n")
+        assert lines[:7] == ["## this session", *(f"said tea number {n}" for n in range(2, 7)), "## experience"]
+        assert sorted(lines[7:]) == ["green tea is what Ana drinks", "said tea number 0", "said tea number 1"]
+        kinds = [item["kind"] for item in block["items"]]
+        assert kinds == ["observation"] * 5 + ["memory"] * 3
+        assert {item["id"] for item in block["items"] if item["score"] is not None} > {old}
+
+    async def test_the_newest_have_a_share_and_leave_the_rest(self, client: httpx2.AsyncClient) -> None:
+        session = {"session_id": "s"}
+        await _write(client, "tea " * 10)
+        for n in range(4):
+            await client.post("/v1/observations", json={**session, "content": f"tea{n} " * 3})
+        plain = {"header": "", "group": "", "memory": "$content"}
+        asked = {"template": plain, "max_tokens": 45, "include_short_term": session, "counter": "bytes"}
+        block = await _packed(client, "tea", **asked, short_term_share=0.8)
+        assert block["text"] == "tea2 tea2 tea2 \ntea3 tea3 tea3 "
+        block = await _packed(client, "tea", **{**asked, "max_tokens": 60}, short_term_share=0.25)
+        assert block["text"] == "tea3 tea3 tea3 \n" + "tea " * 10
+
+    async def test_a_session_that_none_can_be_is_refused(self, client: httpx2.AsyncClient) -> None:
+        answer = await client.post("/v1/context", json={"query": "x", "include_short_term": {"session_id": "s\0"}})
+        assert answer.status_code == 422
+        assert answer.json()["errors"][0]["pointer"] == "/include_short_term/session_id"
+
+
 class _Noted(Touches):
     """Keeps what it is told."""
 

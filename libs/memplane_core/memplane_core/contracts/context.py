@@ -7,21 +7,13 @@ from uuid import UUID
 import msgspec
 
 from memplane_core.contracts.filters import Filters
-from memplane_core.contracts.memories import Degraded, EntityId, GivenValidAt, Mode, Moment
+from memplane_core.contracts.memories import Degraded, GivenValidAt, Mode, Moment, SessionRef
 from memplane_core.domain.budget import Counter
 from memplane_core.domain.context import ContextTemplate, GroupBy, Order
 from memplane_core.domain.ranking import Preset, Weights
 
 MaxTokens = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-
-
-class SessionRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A session of a user and an agent."""
-
-    session_id: EntityId
-    user_id: EntityId | None = None
-    agent_id: EntityId | None = None
 
 
 class ContextRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,6 +28,9 @@ class ContextRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         filters: What they must match, as in a search; so are `mode`, `weights`, `preset`, `min_relevance`, `now`,
             `valid_at` and `rerank`.
         touch: False leaves no trace in the memories that are given.
+        include_short_term: A session whose newest observations come before the memories, in their order, whatever the
+            query is.
+        short_term_share: Part of `max_tokens` that they may take; what they leave is for memories.
         group_by: What memories stand together by.
         order: How they stand within a group: the most useful first, or in the order in which they happened.
         template: What the lines look like; the policy's when left out.
@@ -55,6 +50,8 @@ class ContextRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     valid_at: GivenValidAt | None = None
     rerank: bool = False
     touch: bool = True
+    include_short_term: SessionRef | None = None
+    short_term_share: Share = 0.5
     group_by: GroupBy = "memory_type"
     order: Order = "useful"
     template: ContextTemplate | None = None
@@ -62,18 +59,18 @@ class ContextRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ContextItem(msgspec.Struct, kw_only=True):
-    """One memory of a block.
+    """One memory or observation of a block.
 
     Attributes:
         n: Its number in the block.
-        kind: Where it is from.
+        kind: Whether it is a memory, or still held by the session.
         truncated: Its text in the block is cut, and ends in `…`.
         score: As in a search; null for what was not searched for, as is `relevance`.
     """
 
     n: int
     id: UUID
-    kind: Literal["memory"]
+    kind: Literal["memory", "observation"]
     truncated: bool
     occurred_at: datetime
     score: float | None

@@ -17,6 +17,9 @@ from memplane_core.domain.errors import invalid
 
 LONGEST_TEMPLATE: Final = 2_000
 
+SESSION_GROUP: Final = "this session"
+"""Heading of what a session holds."""
+
 Line = Annotated[str, msgspec.Meta(max_length=LONGEST_TEMPLATE)]
 GroupBy = Literal["memory_type", "session_id", "none"]
 Order = Literal["useful", "time"]
