@@ -84,7 +84,10 @@ def main() -> None:
         check("each wrote a memory", True)
         for key, fact, mine, theirs in zip(keys, facts, ids, reversed(ids), strict=True):
             check("a memory is recalled by its tenant", fact in found(key, fact))
-            check("and the other tenant's is not", not (set(facts) - {fact}) & set(found(key, facts[1 - facts.index(fact)])))
+            check(
+                "and the other tenant's is not",
+                not (set(facts) - {fact}) & set(found(key, facts[1 - facts.index(fact)])),
+            )
             check("its own can be read", ask("GET", f"/v1/memories/{mine}", key)["content"] == fact)
             try:
                 ask("GET", f"/v1/memories/{theirs}", key)
