@@ -49,6 +49,12 @@ JOBS_HELD_UP: Final = Counter(
     "Steps of jobs that have to be tried again, by what was in the way.",
     labelnames=("kind", "reason"),
 )
+JOB_SECONDS: Final = Histogram(
+    "memplane_maintenance_job_seconds",
+    "Time from when a job was asked for to its end.",
+    labelnames=("kind", "state"),
+    buckets=(1, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600),
+)
 JOB_STEP_SECONDS: Final = Histogram(
     "memplane_maintenance_job_step_seconds",
     "Time that a step of a job took.",
@@ -68,6 +74,10 @@ DRIFTS: Final = ("missing", "unqueued", "wordless", "stale")
 
 DRIFT_ROWS: Final = Counter(
     "memplane_maintenance_index_drift_rows", "Drift that reconciling found and mended.", labelnames=("direction",)
+)
+INDEX_WATCHED: Final = Gauge(
+    "memplane_maintenance_index_watch_timestamp_seconds",
+    "When this worker last compared collections with what Postgres knows, in epoch seconds.",
 )
 INDEX_COLLECTIONS: Final = Gauge(
     "memplane_maintenance_index_collections",

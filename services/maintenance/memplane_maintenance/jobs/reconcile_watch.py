@@ -109,6 +109,7 @@ class IndexWatch:
         if began is None and after is None:
             for state, found in (("lost", report.lost), ("orphan", report.orphans), ("foreign", report.foreign)):
                 metrics.INDEX_COLLECTIONS.labels(state).set(len(found))
+            metrics.INDEX_WATCHED.set_to_current_time()
         if report.foreign:
             log.warning("foreign_collections", count=len(report.foreign), first=report.foreign[0].collection)
         return report

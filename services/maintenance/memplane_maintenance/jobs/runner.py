@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
@@ -189,6 +190,8 @@ class JobRunner:
     def _ended(self, run: Run, report: RunReport, state: Ending) -> None:
         report.ended = state
         metrics.JOBS_ENDED.labels(run.record.kind, state).inc()
+        took = datetime.now(UTC) - run.record.created_at
+        metrics.JOB_SECONDS.labels(run.record.kind, state).observe(max(took.total_seconds(), 0))
         log.info("job_ended", tenant=str(run.tenant), kind=run.record.kind, job=str(run.record.id), state=state)
 
     @asynccontextmanager
