@@ -1,4 +1,4 @@
-"""What `helm test` runs: two tenants write and recall, and neither sees the other's memories. Standard library alone."""
+"""What `helm test` runs: two tenants write and recall, and neither sees the other's memories. Needs no library."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def found(key: str, query: str) -> list[str]:
     return [result["memory"]["content"] if "memory" in result else result["content"] for result in answer["results"]]
 
 
-def check(what: str, holds: bool) -> None:
+def check(what: str, *, holds: bool) -> None:
     """Say it, and end where it does not hold."""
     print(("PASS " if holds else "FAIL ") + what, flush=True)
     if not holds:
@@ -79,32 +79,32 @@ def main() -> None:
             tenants.append((tenant["id"], name))
             wanted = {"name": "helm-test", "scopes": ["memories:read", "memories:write"]}
             keys.append(ask("POST", f"/admin/v1/tenants/{tenant['id']}/keys", ADMIN_KEY, wanted)["key"])
-        check("two tenants and their keys were made", True)
+        check("two tenants and their keys were made", holds=True)
         ids = [ask("POST", "/v1/memories", key, {"content": fact})["id"] for key, fact in zip(keys, facts, strict=True)]
-        check("each wrote a memory", True)
+        check("each wrote a memory", holds=True)
         for key, fact, mine, theirs in zip(keys, facts, ids, reversed(ids), strict=True):
-            check("a memory is recalled by its tenant", fact in found(key, fact))
+            check("a memory is recalled by its tenant", holds=fact in found(key, fact))
             check(
                 "and the other tenant's is not",
                 not (set(facts) - {fact}) & set(found(key, facts[1 - facts.index(fact)])),
             )
-            check("its own can be read", ask("GET", f"/v1/memories/{mine}", key)["content"] == fact)
+            check("its own can be read", holds=ask("GET", f"/v1/memories/{mine}", key)["content"] == fact)
             try:
                 ask("GET", f"/v1/memories/{theirs}", key)
                 denied = False
             except Refused as error:
                 denied = error.status == 404
-            check("the other's cannot", denied)
+            check("the other's cannot", holds=denied)
         try:
             ask("GET", "/admin/v1/tenants", keys[0])
             denied = False
         except Refused as error:
             denied = error.status in (401, 403)
-        check("a tenant's key does not open /admin", denied)
+        check("a tenant's key does not open /admin", holds=denied)
     finally:
         for tenant_id, name in tenants:
             ask("DELETE", f"/admin/v1/tenants/{tenant_id}?name={name}", ADMIN_KEY)
-    check("both tenants were deleted", True)
+    check("both tenants were deleted", holds=True)
 
 
 main()
