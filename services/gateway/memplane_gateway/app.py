@@ -23,6 +23,10 @@ from memplane_core.storage.usage_days import UsageMeter
 from memplane_core.web.app import ServiceApp, build_app
 from memplane_gateway.audit import AUDIT_ROUTES
 from memplane_gateway.auth import DoorAuth, KeyDirectory
+from memplane_gateway.console.app import console
+from memplane_gateway.console.desk import Desk
+from memplane_gateway.console.pulse import Pulse
+from memplane_gateway.console.sessions import Sessions
 from memplane_gateway.context import CONTEXT_ROUTES
 from memplane_gateway.cors import cors_of
 from memplane_gateway.deeds import Refusals
@@ -111,6 +115,9 @@ class Parts:
             {name: ServiceHealth(url, service=name) for name, url in services.items()},
         )
         self.forwarder = Forwarder(self.retrieval, timeout_s=settings.gateway.request_timeout_s)
+        sessions = Sessions(self.rates.client, settings.gateway.peppers[0])
+        self.console = Desk(sessions, self.rates, proxies=settings.gateway.trusted_proxies)
+        self.pulse = Pulse()
 
     @property
     def database(self) -> Database:
@@ -126,7 +133,7 @@ class Parts:
             self._database = database
             try:
                 self.usage = UsageMeter(database)
-                async with self.uses.running(), self.usage.running():
+                async with self.uses.running(), self.usage.running(), self.pulse.running():
                     yield
             finally:
                 self._database = None
@@ -204,6 +211,8 @@ def create_app(settings: GatewaySettings | None = None) -> ServiceApp:
     routes = [*ROUTES]
     if settings.gateway.docs:
         routes += docs_routes(describe(routes, dependencies=list(dependencies)))
+    if settings.gateway.console:
+        routes.append(console(parts.console, parts.pulse))
     return build_app(
         routes,
         service="gateway",

@@ -134,6 +134,8 @@ class Refusals:
         if message["type"] != "http.response.start" or message["status"] != 403 or not _is_told(scope):
             return
         deed = deed_of(scope)
+        if not deed.actor:  # a page of the console: the route that it asked has told already
+            return
         tenant = _tenant_of(scope)
         try:
             database = self._database()

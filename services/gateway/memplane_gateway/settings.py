@@ -43,6 +43,7 @@ class DoorSettings(Section):
         cors_origins: Origins whose pages may call from a browser, like `https://app.example`, or `*` for all. None
             may unless it is set. Cookies are never asked for: a page needs a key like everybody else.
         docs: Whether `/docs` and `/openapi.json` are served.
+        console: Whether `/console` is served.
     """
 
     key_peppers: tuple[Secret, ...] = ()
@@ -54,6 +55,7 @@ class DoorSettings(Section):
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     cors_origins: tuple[Origin, ...] = ()
     docs: bool = True
+    console: bool = True
 
     @property
     def peppers(self) -> tuple[str, ...]:
