@@ -59,7 +59,7 @@ AfterQuery = Annotated[
     UUID | None,
     QueryParameter(
         description="Go on after the memory of this id, the last one that came whole: the next one's line, or the "
-        "trailer, stands behind it."
+        "trailer, stands behind it. Observations, which come before all memories, are not given again."
     ),
 ]
 
@@ -72,8 +72,8 @@ AfterQuery = Annotated[
     responses={
         200: answer(
             cast("type[Any]", Line),
-            "One JSON object a line, the kind of each in `kind`: `header`, `policy`, then each `memory` followed by "
-            "its `history`, and at last `trailer`. Without a trailer it is not whole.",
+            "One JSON object a line, the kind of each in `kind`: `header`, `policy`, each `observation`, then each "
+            "`memory` followed by its `history`, and at last `trailer`. Without a trailer it is not whole.",
             media_type=NDJSON,
         ),
         **problems(401, 403, 404, 422, 503, 504),
@@ -90,7 +90,7 @@ async def export_memories(
     history: HistoryQuery = True,
     after: AfterQuery = None,
 ) -> Stream:
-    """Your policy and your memories in every state, hidden and expired ones too, streamed in the order of their ids.
+    """Your policy, what your sessions hold, and your memories in every state, streamed in the order of their ids.
 
     What is changed meanwhile is given as it is when its turn comes; each memory that is there from the first line to
     the last is in it exactly once. With `user_id` or `filters` it is of those memories alone, without the policy.
@@ -182,7 +182,7 @@ class _Export:
     async def lines(self, opening: Sequence[msgspec.Struct], page: _Page) -> AsyncGenerator[bytes]:
         """The whole of it, in pieces that end where lines end."""
         states: Counter[State] = Counter()
-        history = 0
+        history = observations = 0
         everything, records = hashlib.sha256(), hashlib.sha256()
         piece = msgspec.json.Encoder().encode_lines(opening)
         everything.update(piece)
@@ -192,6 +192,7 @@ class _Export:
             records.update(page.lines)
             states.update(page.end.states)
             history += page.end.history
+            observations += page.end.observations
             if page.lines:
                 yield page.lines
             if page.end.place is None:
@@ -203,6 +204,7 @@ class _Export:
             states=dict(states),
             records_sha256=records.hexdigest(),
             sha256=everything.hexdigest(),
+            observations=observations,
         )
         yield msgspec.json.encode(trailer) + b"\n"
 

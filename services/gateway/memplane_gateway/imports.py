@@ -14,7 +14,14 @@ from litestar.params import QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from memplane_core.contracts.checks import changed_fields, check_policy
-from memplane_core.contracts.export import HeaderLine, HistoryLine, MemoryLine, PolicyLine, TrailerLine
+from memplane_core.contracts.export import (
+    HeaderLine,
+    HistoryLine,
+    MemoryLine,
+    ObservationLine,
+    PolicyLine,
+    TrailerLine,
+)
 from memplane_core.contracts.imports import (
     LISTED,
     ImportConflict,
@@ -65,7 +72,7 @@ class _Lines(Operation):
     """An operation whose body is lines of JSON, which no parameter of the handler tells."""
 
     def __post_init__(self) -> None:
-        kinds = (HeaderLine, PolicyLine, MemoryLine, HistoryLine, TrailerLine)
+        kinds = (HeaderLine, PolicyLine, ObservationLine, MemoryLine, HistoryLine, TrailerLine)
         schema = Schema(one_of=[Reference(f"#/components/schemas/{kind.__name__}") for kind in kinds])
         self.request_body = RequestBody(
             content={NDJSON: OpenAPIMediaType(schema=schema)}, description="The lines of an export.", required=True
@@ -97,6 +104,8 @@ async def import_memories(
     idempotency_key: IdempotencyKey = None,
 ) -> Response[ImportResult] | Response[bytes]:
     """Store the memories of an export, of any tenant, as they were: ids, times, versions, states, histories.
+
+    What sessions held they hold again.
 
     The body is read as it is stored, and may be of any length. It may be sent again, as a whole, as often as you like:
     what is there already is left as it is. Where it stops, `stored` says what has been stored by then.
@@ -208,12 +217,13 @@ class _Import:
         trailer = self._trailer
         if trailer is None:
             raise invalid(f"/lines/{body.lines + 1}", "a trailer must come last: the body was cut off")
-        entries = body.lines - 2 - self.counts.memories - (self.policy is not None)
+        entries = body.lines - 2 - self.counts.memories - self.counts.held - (self.policy is not None)
         if trailer.sha256 != body.sha256_above_last:
             raise invalid(
                 f"/lines/{body.lines}/sha256", "is not that of the lines above: something in them was changed"
             )
-        if (trailer.memories, trailer.history) != (self.counts.memories, entries):
+        there = (self.counts.memories, entries, self.counts.held)
+        if (trailer.memories, trailer.history, trailer.observations) != there:
             raise invalid(f"/lines/{body.lines}/memories", "is not how many there are")
 
     def stopped(self, error: MemplaneError) -> MemplaneError:

@@ -8,7 +8,7 @@ from litestar import Response, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
-from memplane_core.contracts.export import ExportPageEnd, ExportPageRequest, MemoryLine
+from memplane_core.contracts.export import ExportPageEnd, ExportPageRequest, MemoryLine, ObservationLine
 from memplane_core.domain.filters import EVERYTHING, parse_filter
 from memplane_core.domain.memory import State
 from memplane_core.storage.export import export_page
@@ -35,7 +35,9 @@ async def export_memories_page(
             principal.tenant, connection, where=where, place=data.place, history=data.history, owned_by=owned_by
         )
     states: Counter[State] = Counter(line.state for line in page.lines if isinstance(line, MemoryLine))
-    end = ExportPageEnd(place=page.place, states=dict(states), history=len(page.lines) - states.total())
+    held = sum(isinstance(line, ObservationLine) for line in page.lines)
+    history = len(page.lines) - states.total() - held
+    end = ExportPageEnd(place=page.place, states=dict(states), history=history, observations=held)
     return Response(_ENCODER.encode_lines([end, *page.lines]), media_type=NDJSON)
 
 

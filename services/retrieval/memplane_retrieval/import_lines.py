@@ -12,6 +12,7 @@ from memplane_core.contracts.export import (
     HistoryLine,
     Line,
     MemoryLine,
+    ObservationLine,
     PolicyLine,
     TrailerLine,
 )
@@ -33,6 +34,13 @@ class Numbered(msgspec.Struct, frozen=True):
     line: MemoryLine
 
 
+class Held(msgspec.Struct, frozen=True):
+    """An observation and its line."""
+
+    number: int
+    line: ObservationLine
+
+
 class Entry(msgspec.Struct, frozen=True):
     """A piece of a memory's history and its line."""
 
@@ -44,12 +52,14 @@ class ImportPart(msgspec.Struct, kw_only=True):
     """What a part holds.
 
     Attributes:
+        held: Observations in their order, times in UTC.
         memories: In their order, times in UTC.
         entries: In their order.
         place: Where the next part begins.
         fault: Of the line at which reading stopped; all above is good.
     """
 
+    held: list[Held]
     memories: list[Numbered]
     entries: list[Entry]
     place: ImportPlace
@@ -60,7 +70,7 @@ class ImportPart(msgspec.Struct, kw_only=True):
 
 def read_part(body: bytes, place: ImportPlace) -> ImportPart:
     """The lines of `body`, of which the first is the one at `place`."""
-    part = ImportPart(memories=[], entries=[], place=place)
+    part = ImportPart(held=[], memories=[], entries=[], place=place)
     lines = body.split(b"\n")
     if lines and not lines[-1]:
         lines.pop()
@@ -89,6 +99,8 @@ def _take(part: ImportPart, number: int, raw: bytes) -> None:
             if number != 2:
                 raise invalid(f"{pointer}/kind", "a policy must be the second line")
             part.policy = line.policy
+        case ObservationLine():
+            _take_observation(part, number, line, pointer=pointer)
         case MemoryLine():
             _take_memory(part, number, line, pointer=pointer)
         case HistoryLine():
@@ -96,6 +108,20 @@ def _take(part: ImportPart, number: int, raw: bytes) -> None:
         case TrailerLine():
             part.trailer = line
             part.place = msgspec.structs.replace(part.place, ended=True)
+
+
+def _take_observation(part: ImportPart, number: int, line: ObservationLine, *, pointer: str) -> None:
+    check_line(line, pointer=pointer)
+    if part.place.memory is not None:
+        raise invalid(f"{pointer}/kind", "observations must stand before all memories")
+    before = part.place.observation
+    if before is not None and line.id <= before:
+        raise invalid(
+            f"{pointer}/id", "must be greater than that of the observation before: each comes once, in order"
+        )
+    times = {name: to_utc(getattr(line, name), pointer=name) for name in ("occurred_at", "observed_at")}
+    part.held.append(Held(number, msgspec.structs.replace(line, scene=list(dict.fromkeys(line.scene)), **times)))
+    part.place = msgspec.structs.replace(part.place, observation=line.id)
 
 
 def _take_memory(part: ImportPart, number: int, line: MemoryLine, *, pointer: str) -> None:

@@ -7,14 +7,16 @@ from uuid import UUID
 
 import msgspec
 
-from memplane_core.contracts.export import MemoryLine
+from memplane_core.contracts.export import MemoryLine, ObservationLine
 from memplane_core.contracts.imports import LISTED, ConflictReason, ImportConflict, ImportCounts, OnConflict
 from memplane_core.domain.memory import dedup_key
+from memplane_core.domain.observations import Observation
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage import memories
 from memplane_core.storage.memories import Name, Revision
 from memplane_core.storage.memory_writes import release_places
 from memplane_core.storage.new_memories import NewMemory, Past
+from memplane_core.storage.observations import StoredObservation, seq_of
 from memplane_core.storage.session import Connection
 from memplane_retrieval.changes import Amended, amend
 from memplane_retrieval.embedding import TextToChunk
@@ -131,6 +133,18 @@ def new_memory(line: MemoryLine, *, rev: int) -> NewMemory:
         unscored=line.unscored,
         past=Past(rev=rev, moved_at=line.priority_moved_at, **{name: getattr(line, name) for name in _KEPT}),
         **{name: getattr(line, name) for name in _GIVEN},
+    )
+
+
+def stored_observation(line: ObservationLine) -> StoredObservation:
+    """What a session is to hold again; it is embedded when it becomes a memory."""
+    return StoredObservation(
+        observation=Observation(**{name: getattr(line, name) for name in Observation.__struct_fields__}),
+        seq=seq_of(line.observed_at),
+        occurred_given=line.occurred_given,
+        unscored=line.unscored,
+        generation=None,
+        chunks=[],
     )
 
 

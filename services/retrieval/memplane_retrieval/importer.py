@@ -20,7 +20,7 @@ from memplane_core.domain.chunking import FindableText
 from memplane_core.domain.errors import Conflict, Fault
 from memplane_core.domain.ports import Kicker, TokenMeter
 from memplane_core.domain.tenancy import Principal, TenantId
-from memplane_core.storage import imports, markers, memories, memory_writes
+from memplane_core.storage import imports, markers, memories, memory_writes, observations
 from memplane_core.storage.markers import Author
 from memplane_core.storage.memories import Revision
 from memplane_core.storage.memory_writes import PlaceTakenError
@@ -42,6 +42,7 @@ from memplane_retrieval.import_rules import (
     make_room,
     new_memory,
     note_clash,
+    stored_observation,
     text_of,
 )
 
@@ -124,6 +125,8 @@ class Importer:
                     stored.takes.add(before.memory)
                 entries = _entries_of(part, stored)
                 stored.counts.history = await imports.count_missing_history(tenant, connection, entries)
+                there = await observations.present(tenant, connection, [its.line.id for its in part.held])
+                _count_held(stored, part, new=len(part.held) - len(there))
             return _done(part, stored, before)
         plan = await self._prepare(tenant, part, known)
         async with self._database.tenant(tenant) as connection:
@@ -154,6 +157,8 @@ class Importer:
         stored = Stored(counts=ImportCounts(), conflicts=[], takes=set())
         if before.memory is not None and before.memory in known and before.takes_history:
             stored.takes.add(before.memory)
+        new = await self._hold(tenant, connection, part)
+        _count_held(stored, part, new=new)
         charged = await self._make_new(principal, connection, plan, stored, known=known, on_conflict=on_conflict)
         for its in part.memories:
             there = known.get(its.line.id)
@@ -166,11 +171,18 @@ class Importer:
                 charged += await self._overwrite(principal, connection, plan, its, there=there, stored=stored)
             else:
                 note_clash(stored, conflict_of(its, "changed", its.line.id), on_conflict)
+        await observations.give_way(tenant, connection, [its.line.id for its in (*part.held, *part.memories)])
         entries = _entries_of(part, stored)
         stored.counts.history = await imports.add_history(tenant, connection, entries)
         if charged:
             await add_tokens(tenant, connection, charged)
         return stored
+
+    async def _hold(self, tenant: TenantId, connection: Connection, part: ImportPart) -> int:
+        """Let sessions hold what is neither held nor a memory, and return how many that were."""
+        there = await observations.present(tenant, connection, [its.line.id for its in part.held])
+        came = [stored_observation(its.line) for its in part.held if its.line.id not in there]
+        return len(await observations.save(tenant, connection, came=came))
 
     async def _make_new(
         self,
@@ -293,6 +305,11 @@ def _done(part: ImportPart, stored: Stored, before: ImportPlace) -> ImportPartDo
     )
 
 
+def _count_held(stored: Stored, part: ImportPart, *, new: int) -> None:
+    stored.counts.observations = new
+    stored.counts.observations_unchanged = len(part.held) - new
+
+
 def _entries_of(part: ImportPart, stored: Stored) -> list[HistoryLine]:
     return [entry.line for entry in part.entries if entry.line.memory_id in stored.takes]
 
@@ -310,6 +327,7 @@ def _cut(part: ImportPart, conflict: ImportConflict) -> ImportPart:
         id=conflict.other,
     )
     return ImportPart(
+        held=part.held,
         memories=above,
         entries=[entry for entry in part.entries if entry.number < conflict.line],
         place=msgspec.structs.replace(part.place, line=conflict.line, memory=above[-1].line.id if above else None),

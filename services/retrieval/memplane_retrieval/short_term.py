@@ -26,7 +26,7 @@ from memplane_core.domain.text import terms
 from memplane_core.storage import idempotency, memory_writes, observations
 from memplane_core.storage.idempotency import Fingerprint
 from memplane_core.storage.new_memories import NewMemory
-from memplane_core.storage.observations import Buffer, StoredObservation
+from memplane_core.storage.observations import Buffer, StoredObservation, observed_at_of, seq_of
 from memplane_core.storage.session import Connection, Database
 from memplane_core.storage.usage_days import add_tokens
 from memplane_core.web.repeats import Once, once
@@ -333,22 +333,17 @@ def _fresh(draft: NewMemory, text: FindableText | None, *, generation: Generatio
 
 def _placed(fresh: Sequence[StoredObservation], buffer: Buffer) -> list[StoredObservation]:
     """`fresh` behind all that the session holds, whatever the clock says."""
-    first = int(buffer.now.timestamp() * 1_000_000)
+    first = seq_of(buffer.now)
     if buffer.stored:
         first = max(first, buffer.stored[-1].seq + 1)
     return [
         msgspec.structs.replace(
             its,
             seq=first + n,
-            observation=msgspec.structs.replace(
-                its.observation, observed_at=_EPOCH + timedelta(microseconds=first + n)
-            ),
+            observation=msgspec.structs.replace(its.observation, observed_at=observed_at_of(first + n)),
         )
         for n, its in enumerate(fresh)
     ]
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _strengthened(its: StoredObservation, count: int) -> StoredObservation:

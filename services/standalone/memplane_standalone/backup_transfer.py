@@ -12,7 +12,15 @@ from uuid import UUID
 import httpx2
 import msgspec
 
-from memplane_core.contracts.export import HeaderLine, HistoryLine, Line, MemoryLine, PolicyLine, TrailerLine
+from memplane_core.contracts.export import (
+    HeaderLine,
+    HistoryLine,
+    Line,
+    MemoryLine,
+    ObservationLine,
+    PolicyLine,
+    TrailerLine,
+)
 from memplane_core.contracts.imports import ImportResult, OnConflict
 from memplane_core.domain.memory import State
 from memplane_standalone.admin import ApiError, problem_of
@@ -146,6 +154,8 @@ class _Writer:
         self._all, self._records = hashlib.sha256(), hashlib.sha256()
         self._states: Counter[State] = Counter()
         self._history = 0
+        self._observations = 0
+        self._observed: UUID | None = None
         self.reached: UUID | None = None
 
     @property
@@ -162,6 +172,7 @@ class _Writer:
             states=dict(self._states),
             records_sha256=self._records.hexdigest(),
             sha256=self._all.hexdigest(),
+            observations=self._observations,
         )
 
     def begin(self) -> None:
@@ -176,6 +187,12 @@ class _Writer:
             case HeaderLine() | PolicyLine():
                 if type(line) not in self._opening:
                     self._opening.add(type(line))
+                    self._write(raw)
+            case ObservationLine():
+                if self._observed is None or line.id > self._observed:
+                    self._observed = line.id
+                    self._observations += 1
+                    self._records.update(raw)
                     self._write(raw)
             case MemoryLine():
                 self._flush()

@@ -9,7 +9,15 @@ import httpx2
 import msgspec
 import pytest
 
-from memplane_core.contracts.export import HeaderLine, HistoryLine, Line, MemoryLine, PolicyLine, TrailerLine
+from memplane_core.contracts.export import (
+    HeaderLine,
+    HistoryLine,
+    Line,
+    MemoryLine,
+    ObservationLine,
+    PolicyLine,
+    TrailerLine,
+)
 from memplane_core.domain.tenancy import SCOPES, Scope, TenantId
 from memplane_core.settings import PostgresSettings
 from memplane_core.storage.session import Database
@@ -76,15 +84,18 @@ class Exported:
         return [memory.id for memory in self.memories]
 
     @property
+    def observations(self) -> list[ObservationLine]:
+        return [line for line in self.lines if isinstance(line, ObservationLine)]
+
+    @property
     def history(self) -> list[HistoryLine]:
         return [line for line in self.lines if isinstance(line, HistoryLine)]
 
     @property
     def records(self) -> list[bytes]:
-        """The lines of memories and history as they came."""
-        return [
-            raw for raw, line in zip(self.raw, self.lines, strict=True) if isinstance(line, MemoryLine | HistoryLine)
-        ]
+        """The lines of observations, memories and history as they came."""
+        kinds = (ObservationLine, MemoryLine, HistoryLine)
+        return [raw for raw, line in zip(self.raw, self.lines, strict=True) if isinstance(line, kinds)]
 
 
 async def export(client: httpx2.AsyncClient, **query: Any) -> Exported:

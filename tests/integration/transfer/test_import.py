@@ -18,12 +18,23 @@ pytestmark = pytest.mark.anyio
 
 
 async def furnish(client: httpx2.AsyncClient, database: Database, tenant: TenantId) -> None:
-    """Memories of every kind and state, some of them edited."""
+    """Memories of every kind and state, some of them edited, and two sessions that hold something."""
     await fill(client, 700, user_id="ana", scene=["b", "a"], metadata={"big": 1e16, "n": [1, 2.5, None]})
     named = {"content": "named", "external_id": "x", "user_id": "bob", "expires_at": "2099-01-01T00:00:00Z"}
     dated = {"content": "dated", "occurred_at": "2020-02-03T04:05:06.789012Z", "actor": "bob", "source": "chat",
              "memory_type": "insight", "agent_id": "helper", "session_id": "s1", "pinned": True,
              "valid_from": "2020-02-03T00:00:00.000001Z", "valid_to": "2099-02-03T00:00:00Z"}  # fmt: skip
+    seen = {**dated, "content": "seen", "scene": ["c"], "metadata": {"big": 1e16}, "importance": 0.0}
+    for name in ("valid_from", "valid_to", "pinned"):
+        del seen[name]
+    for body in (seen, {"content": "heard", "session_id": "s2"}, {"content": "felt", "session_id": "s2"}):
+        assert (await client.post("/v1/observations", json=body)).status_code == 201
+    async with database.tenant(tenant) as connection:
+        await connection.execute(
+            "UPDATE observation SET strengthened = 2, unscored = true, user_id = 'ana' WHERE tenant_id = $1"
+            " AND content = 'heard'",
+            tenant,
+        )
     body = [named, {"content": "twin"}, {"content": "twin", "on_duplicate": "create"}, dated]
     made = (await client.post("/v1/memories/batch", json={"memories": body})).json()["results"]
     for n in range(3):
@@ -65,7 +76,7 @@ class TestTheWholeWayRound:
         assert before.trailer.states == {"active": 702, "forgotten": 1, "merged": 1}
         answer = await send(other, before.body)
         assert answer.status_code == 200, answer.text
-        assert counts(answer) == {"created": 704, "history": len(before.history)}
+        assert counts(answer) == {"created": 704, "history": len(before.history), "observations": 3}
         after = await export(other)
         assert after.records == before.records
         assert after.trailer.records_sha256 == before.trailer.records_sha256
@@ -78,7 +89,7 @@ class TestTheWholeWayRound:
         before = await export(client)
         await send(other, before.body)
         for target in (other, client):
-            assert counts(await send(target, before.body)) == {"unchanged": 704}
+            assert counts(await send(target, before.body)) == {"unchanged": 704, "observations_unchanged": 3}
         assert (await export(other)).records == before.records
         assert (await export(client)).records == before.records
 

@@ -68,7 +68,8 @@ class TestWhatIsWrong:
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), answer.text
         assert answer.json()["errors"][0]["pointer"] == f"/lines/4{pointer}"
         assert answer.json()["stored"] == {
-            "lines": 3, "created": 1, "unchanged": 0, "overwritten": 0, "conflicts": 0, "history": 1
+            "lines": 3, "created": 1, "unchanged": 0, "overwritten": 0, "conflicts": 0, "history": 1,
+            "observations": 0, "observations_unchanged": 0,
         }  # fmt: skip
         assert [str(found) for found in (await export(other)).ids] == [good["id"]]
 

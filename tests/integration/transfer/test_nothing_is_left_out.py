@@ -24,6 +24,12 @@ CARRIED: Final = {
     "memory_scene": {"tenant_id": "another's afterwards"},
     "memory_words": {"tenant_id": "another's afterwards", "marks": "mixed with the tenant's id"},
     "history": {"tenant_id": "another's afterwards"},
+    "observation": {
+        "tenant_id": "another's afterwards",
+        "generation": "of the index here",
+        "spans": "of the vectors",
+        "vectors": "made anew, by the model of the tenant that imports",
+    },
 }
 """Tables that are the same after a round trip, and the columns of each that are not."""
 

@@ -1,7 +1,10 @@
 """The lines of an export.
 
-A header, the policy unless the export is of a part, memories in the order of their ids, each with its history behind
-it, and a trailer. Every line is one JSON object and says in `kind` which it is.
+A header, the policy unless the export is of a part, what sessions hold in the order of ids, memories in the order of
+theirs, each with its history behind it, and a trailer. Every line is one JSON object and says in `kind` which it is.
+
+Observations come before memories: one that becomes a memory while the export is read is in it as both, and as a
+memory alone once it is imported. The other way round it could be in it as neither.
 """
 
 from datetime import datetime
@@ -67,6 +70,35 @@ class PolicyLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What holds for the tenant, defaults filled in."""
 
     policy: PolicyPatch
+
+
+class ObservationLine(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="observation"
+):
+    """What a session holds in short-term memory.
+
+    Attributes:
+        occurred_given: False where `occurred_at` is only the time of the request.
+        observed_at: Tells its place in the session.
+        unscored: Nobody gave its importance, and a language model is to say what the memory's is.
+    """
+
+    id: UUID
+    content: Content
+    actor: EntityId | None
+    scene: Scene
+    source: Label | None
+    memory_type: Label
+    user_id: EntityId | None
+    agent_id: EntityId | None
+    session_id: EntityId
+    importance: Importance
+    metadata: dict[str, Any]
+    occurred_at: Moment
+    occurred_given: bool
+    observed_at: Moment
+    strengthened: Total
+    unscored: bool
 
 
 class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="memory"):
@@ -148,8 +180,10 @@ class TrailerLine(
         memories: Lines of memories.
         history: Lines of history.
         states: Memories by state.
-        records_sha256: SHA-256 of the lines of memories and history: the same for the same records, whenever exported.
+        records_sha256: SHA-256 of the lines of observations, memories and history: the same for the same records,
+            whenever exported.
         sha256: SHA-256 of all lines before this one, their ends included.
+        observations: Lines of observations.
     """
 
     memories: Count
@@ -157,23 +191,26 @@ class TrailerLine(
     states: dict[State, Count]
     records_sha256: Digest
     sha256: Digest
+    observations: Count = 0
 
 
-Line = HeaderLine | PolicyLine | MemoryLine | HistoryLine | TrailerLine
+Line = HeaderLine | PolicyLine | ObservationLine | MemoryLine | HistoryLine | TrailerLine
 
 
 class ExportPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far an export has come.
 
     Attributes:
-        id: Of the last memory that was given out.
+        id: Of the last memory that was given out, or of the last observation.
         version: Of the last of its history that was given out, where there is more of it; else null.
         upto: Its version when it was given out: later changes are not in this export.
+        held: It is an observation, and there may be more of them.
     """
 
     id: UUID
     version: int | None = None
     upto: int | None = None
+    held: bool = False
 
 
 class ExportPageRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -191,8 +228,10 @@ class ExportPageEnd(msgspec.Struct, frozen=True, kw_only=True):
         place: Where to go on; null where nothing is left.
         states: Memories of this page by state.
         history: Lines of history of this page.
+        observations: Lines of observations of this page.
     """
 
     place: ExportPlace | None
     states: dict[State, int]
     history: int
+    observations: int

@@ -7,8 +7,17 @@ from uuid import UUID
 import msgspec
 
 from memplane_core.contracts.checks import check_write, object_faults, text_faults
-from memplane_core.contracts.export import ID_BYTES, Count, HistoryLine, MemoryLine, Moment, Total
+from memplane_core.contracts.export import (
+    ID_BYTES,
+    Count,
+    HistoryLine,
+    MemoryLine,
+    Moment,
+    ObservationLine,
+    Total,
+)
 from memplane_core.contracts.memories import Importance, MemoryWrite, Priority, Scene
+from memplane_core.contracts.observations import CITES
 from memplane_core.domain.errors import Fault, InvalidRequest
 from memplane_core.domain.memory import CONTENT_BYTES, LABEL_BYTES, METADATA_BYTES, METADATA_DEPTH, to_utc
 from memplane_core.domain.merge_ledger import Ledger, Own, Taken
@@ -19,14 +28,20 @@ _OF_A_WRITE: Final = frozenset(("on_duplicate", "supersedes"))
 _CHANGES_BYTES: Final = 2 * (CONTENT_BYTES + METADATA_BYTES) * 6
 
 
-def check_line(line: MemoryLine | HistoryLine, *, pointer: str) -> None:
+def check_line(line: ObservationLine | MemoryLine | HistoryLine, *, pointer: str) -> None:
     """What the types cannot say.
 
     Raises:
         InvalidRequest: With a fault for each field that cannot be kept, or that another one contradicts.
     """
-    faults = _memory_faults(line) if isinstance(line, MemoryLine) else _history_faults(line)
-    if isinstance(line, MemoryLine):
+    match line:
+        case MemoryLine():
+            faults = _memory_faults(line)
+        case ObservationLine():
+            faults = _observation_faults(line)
+        case HistoryLine():
+            faults = _history_faults(line)
+    if not isinstance(line, HistoryLine):
         check_write(_as_write(line), pointer=pointer)
     if faults:
         placed = [Fault(f"{pointer}/{fault.pointer}", fault.detail) for fault in faults]
@@ -37,8 +52,9 @@ def check_line(line: MemoryLine | HistoryLine, *, pointer: str) -> None:
             to_utc(value, pointer=f"{pointer}/{name}")
 
 
-def _as_write(line: MemoryLine) -> MemoryWrite:
-    named = {name: getattr(line, name) for name in MemoryWrite.__struct_fields__ if name not in _OF_A_WRITE}
+def _as_write(line: MemoryLine | ObservationLine) -> MemoryWrite:
+    fields = frozenset(MemoryWrite.__struct_fields__) & frozenset(line.__struct_fields__)
+    named = {name: getattr(line, name) for name in fields}
     return MemoryWrite(**named)
 
 
@@ -59,6 +75,15 @@ def _memory_faults(line: MemoryLine) -> list[Fault]:
     if line.state == "active" and line.purge_at is not None:
         faults.append(Fault("purge_at", "must be null for an active memory"))
     return faults if line.merges is None else faults + _ledger_faults(line.merges)
+
+
+def _observation_faults(line: ObservationLine) -> list[Fault]:
+    faults: list[Fault] = []
+    if line.id.version != 7:
+        faults.append(Fault("id", "must be a UUID of version 7"))
+    if CITES in line.metadata:
+        faults.append(Fault(f"metadata/{CITES}", "an observation is made from no memory"))
+    return faults
 
 
 def _ledger_faults(ledger: Ledger) -> list[Fault]:

@@ -33,6 +33,8 @@ class ImportCounts(msgspec.Struct, kw_only=True):
         overwritten: Memories that were there with other content, and were changed.
         conflicts: Memories that were left out, since something else holds their place.
         history: Entries of histories that were not there.
+        observations: That were not there, and that sessions hold now.
+        observations_unchanged: That were there, held or as memories by now.
     """
 
     lines: int = 0
@@ -41,6 +43,8 @@ class ImportCounts(msgspec.Struct, kw_only=True):
     overwritten: int = 0
     conflicts: int = 0
     history: int = 0
+    observations: int = 0
+    observations_unchanged: int = 0
 
     def add(self, more: "ImportCounts") -> None:
         """Add all of `more`."""
@@ -51,6 +55,11 @@ class ImportCounts(msgspec.Struct, kw_only=True):
     def memories(self) -> int:
         """Lines of memories that were dealt with."""
         return self.created + self.unchanged + self.overwritten + self.conflicts
+
+    @property
+    def held(self) -> int:
+        """Lines of observations that were dealt with."""
+        return self.observations + self.observations_unchanged
 
 
 class ImportConflict(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +105,7 @@ class ImportPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         entry: Of the last line of its history, 0 where there was none.
         takes_history: Whether that memory takes the history that follows it.
         ended: The trailer was there already.
+        observation: The last observation before it; None where there was none.
     """
 
     line: int = 1
@@ -104,6 +114,7 @@ class ImportPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     entry: int = 0
     takes_history: bool = False
     ended: bool = False
+    observation: UUID | None = None
 
 
 class ImportFault(msgspec.Struct, frozen=True, kw_only=True):

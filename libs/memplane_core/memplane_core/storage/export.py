@@ -1,4 +1,7 @@
-"""Pages of all that a tenant has: memories in every state, and their histories, each page a short transaction."""
+"""Pages of all that a tenant has: what sessions hold, memories in every state, and their histories.
+
+Each page is a short transaction.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import Any, Final
@@ -6,17 +9,23 @@ from uuid import UUID
 
 import msgspec
 
-from memplane_core.contracts.export import ExportPlace, HistoryLine, MemoryLine
-from memplane_core.domain.filters import Filter
+from memplane_core.contracts.export import ExportPlace, HistoryLine, MemoryLine, ObservationLine
+from memplane_core.domain.filters import Filter, matches
 from memplane_core.domain.merge_ledger import Ledger
+from memplane_core.domain.observations import as_memory
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.filter_sql import conditions, fetch_matching, needs_usage
+from memplane_core.storage.observations import observations_after
 from memplane_core.storage.session import Connection, Row
 
+_OBSERVATIONS: Final = 100
 _MEMORIES: Final = 200
 _HISTORY: Final = 500
 _BYTES: Final = 1_000_000
 """Of texts in one page, and of JSON as Postgres keeps it, compressed: the one that goes beyond is the last."""
+
+_FIRST: Final = UUID(int=0)
+"""Before every id."""
 
 _COLUMNS: Final = """
     m.id, m.external_id, m.content, m.actor, m.scene, m.source, m.memory_type, m.user_id, m.agent_id, m.session_id,
@@ -34,7 +43,7 @@ class ExportPage(msgspec.Struct, frozen=True):
         place: Where the next page begins; None where nothing is left.
     """
 
-    lines: Sequence[MemoryLine | HistoryLine]
+    lines: Sequence[ObservationLine | MemoryLine | HistoryLine]
     place: ExportPlace | None
 
 
@@ -47,7 +56,7 @@ async def export_page(
     history: bool,
     owned_by: Collection[str] = (),
 ) -> ExportPage:
-    """The memories that come next in the order of ids, expired and hidden ones too, each followed by its history.
+    """Observations first; then memories in the order of ids, expired and hidden ones too, each with its history.
 
     A memory is given as it is when its page is read, with the history up to then. What is deleted between pages may
     be there without all of its history.
@@ -55,7 +64,7 @@ async def export_page(
     Args:
         tenant: Whose they are.
         connection: A transaction of the tenant.
-        where: What the memories match.
+        where: What the memories match, and observations as the memories that they would become.
         place: Where the page before ended; None begins.
         history: Whether histories are wanted.
         owned_by: Fields that say whose a memory is: what its history tells of former owners is left out.
@@ -63,12 +72,20 @@ async def export_page(
     Raises:
         Unavailable: The metadata of too many memories would have to be read.
     """
-    if place is not None and place.version is not None:
+    if place is None or place.held:
+        held, more = await _observations(tenant, connection, where=where, after=None if place is None else place.id)
+        if more is not None:
+            return ExportPage(held, ExportPlace(id=more, held=True))
+        page = await export_page(
+            tenant, connection, where=where, place=ExportPlace(id=_FIRST), history=history, owned_by=owned_by
+        )
+        return msgspec.structs.replace(page, lines=[*held, *page.lines])
+    if place.version is not None:
         rest = {place.id: place.upto or 0}
         entries, more = await _history(tenant, connection, rest, after=place.version, owned_by=owned_by)
         left = ExportPlace(id=place.id, version=entries[-1].version, upto=place.upto) if more else None
         return ExportPage(entries, left or ExportPlace(id=place.id))
-    found = await _memories(tenant, connection, where=where, after=None if place is None else place.id)
+    found = await _memories(tenant, connection, where=where, after=place.id)
     if not found or not history:
         return ExportPage(found, ExportPlace(id=found[-1].id) if found else None)
     versions = {memory.id: memory.version for memory in found}
@@ -93,12 +110,26 @@ def _interleaved(found: Sequence[MemoryLine], entries: Sequence[HistoryLine]) ->
     return lines
 
 
-async def _memories(tenant: TenantId, connection: Connection, *, where: Filter, after: UUID | None) -> list[MemoryLine]:
+async def _observations(
+    tenant: TenantId, connection: Connection, *, where: Filter, after: UUID | None
+) -> tuple[list[ObservationLine], UUID | None]:
+    """Those that come next in the order of ids and match, and the last that was looked at where there may be more."""
+    found = await observations_after(tenant, connection, after=after, limit=_OBSERVATIONS)
+    lines = [
+        ObservationLine(
+            **msgspec.structs.asdict(its.observation), occurred_given=its.occurred_given, unscored=its.unscored
+        )
+        for its in found
+        if matches(where, as_memory(its.observation))
+    ]
+    return lines, found[-1].observation.id if len(found) == _OBSERVATIONS else None
+
+
+async def _memories(tenant: TenantId, connection: Connection, *, where: Filter, after: UUID) -> list[MemoryLine]:
     values: list[Any] = [tenant, _MEMORIES, _BYTES]
     matching = conditions(where, values)
-    if after is not None:
-        values.append(after)
-        matching += f" AND m.id > ${len(values)}::uuid"
+    values.append(after)
+    matching += f" AND m.id > ${len(values)}::uuid"
     usage = "JOIN memory_usage u ON u.tenant_id = $1 AND u.memory_id = m.id" if needs_usage(where) else ""
     rows = await fetch_matching(
         tenant,

@@ -1,7 +1,7 @@
 """What sessions hold in short-term memory: one session's buffer is read and changed by one transaction at a time."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,6 +20,8 @@ COLUMNS: Final = """
     o.id, o.content, o.actor, o.scene, o.source, o.memory_type, o.user_id, o.agent_id, o.session_id, o.importance,
     o.metadata, o.occurred_at, o.observed_at, o.strengthened
 """
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _OF_SESSION: Final = """
     o.tenant_id = $1 AND o.session_id = $2
@@ -54,6 +56,16 @@ class StoredObservation(msgspec.Struct, frozen=True, kw_only=True):
             strengthened=self.observation.strengthened,
             vectors=np.stack(vectors) if vectors and self.generation == generation else None,
         )
+
+
+def seq_of(observed_at: datetime) -> int:
+    """The place of an observation in its session."""
+    return (observed_at - _EPOCH) // timedelta(microseconds=1)
+
+
+def observed_at_of(seq: int) -> datetime:
+    """The reverse of `seq_of`."""
+    return _EPOCH + timedelta(microseconds=seq)
 
 
 class Buffer(msgspec.Struct, frozen=True):
@@ -98,6 +110,46 @@ async def session_page(
         limit,
     )
     return [Place(row["seq"], _observation(row)) for row in rows]
+
+
+async def observations_after(
+    tenant: TenantId, connection: Connection, *, after: UUID | None, limit: int
+) -> list[StoredObservation]:
+    """What all sessions hold, in the order of ids from the one behind `after`, without vectors."""
+    rows = await connection.fetch(
+        f"""
+        SELECT {COLUMNS}, o.seq, o.occurred_given, o.unscored, NULL::int AS generation, NULL::int[] AS spans,
+            NULL::vector[] AS vectors
+        FROM observation o WHERE o.tenant_id = $1 AND ($2::uuid IS NULL OR o.id > $2) ORDER BY o.id LIMIT $3
+        """,
+        tenant,
+        after,
+        limit,
+    )
+    return [_stored(row) for row in rows]
+
+
+async def present(tenant: TenantId, connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
+    """Which of these observations are held, or are memories by now."""
+    rows = await connection.fetch(
+        "SELECT id FROM observation WHERE tenant_id = $1 AND id = ANY($2::uuid[])"
+        " UNION SELECT id FROM memory WHERE tenant_id = $1 AND id = ANY($2::uuid[])",
+        tenant,
+        list(ids),
+    )
+    return {row["id"] for row in rows}
+
+
+async def give_way(tenant: TenantId, connection: Connection, ids: Sequence[UUID]) -> None:
+    """Hold none of these any more that is a memory by now. A statement of its own, behind whatever has waited."""
+    await connection.execute(
+        """
+        DELETE FROM observation o WHERE o.tenant_id = $1 AND o.id = ANY($2::uuid[])
+            AND EXISTS (SELECT FROM memory m WHERE m.tenant_id = $1 AND m.id = o.id)
+        """,
+        tenant,
+        list(ids),
+    )
 
 
 async def lock_session(tenant: TenantId, connection: Connection, session: Session) -> Buffer:
