@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-import msgspec
 from litestar import Response, get, patch
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts.checks import changed_fields, check_policy
-from memplane_core.contracts.policy import MaintenancePatch, Policy, PolicyPatch
+from memplane_core.contracts.policy import Policy
+from memplane_core.contracts.presets import PolicyChange, policy_changes
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.idempotency import Effect
 from memplane_core.storage.policies import change_policy, policy_of
@@ -51,12 +50,14 @@ async def get_policy(request: ServiceRequest, database: NamedDependency[Database
 )
 async def update_policy(
     request: ServiceRequest,
-    data: JSONBody[PolicyPatch],
+    data: JSONBody[PolicyChange],
     *,
     database: NamedDependency[Database],
     idempotency_key: IdempotencyKey = None,
 ) -> Response[Policy]:
-    """Set what is named, and leave the rest. Memories that are there already stay as they are.
+    """Set what is named, and leave the rest; or begin from a policy known by name, `like` which yours is to be.
+
+    Memories that are there already stay as they are.
 
     Needs the scope `tenant:admin`.
     """
@@ -86,7 +87,7 @@ async def get_tenant_policy(tenant_id: FromPath[UUID], database: NamedDependency
 async def update_tenant_policy(
     request: ServiceRequest,
     tenant_id: FromPath[UUID],
-    data: JSONBody[PolicyPatch],
+    data: JSONBody[PolicyChange],
     *,
     database: NamedDependency[Database],
     idempotency_key: IdempotencyKey = None,
@@ -101,12 +102,9 @@ async def _get(tenant: TenantId, database: Database) -> Policy:
 
 
 async def _change(
-    request: ServiceRequest, tenant: TenantId, database: Database, *, wanted: PolicyPatch, key: str | None
+    request: ServiceRequest, tenant: TenantId, database: Database, *, wanted: PolicyChange, key: str | None
 ) -> Response[Policy]:
-    changes = {name: msgspec.to_builtins(value) for name, value in changed_fields(wanted).items()}
-    if isinstance(wanted.maintenance, MaintenancePatch):
-        changed_fields(wanted.maintenance)
-    check_policy(wanted)
+    changes = policy_changes(wanted)
 
     async def change(connection: Connection) -> Effect:
         await change_policy(tenant, connection, changes=changes)

@@ -325,6 +325,38 @@ class TestPolicy:
         back = await door.client.patch(admin, json={"decay_rate": None}, headers=ADMIN)
         assert back.json() == {**first, "require_user": True}
 
+    async def test_can_be_like_one_that_has_a_name(self, door: Gateway) -> None:
+        tenant = await door.make_tenant()
+        headers = bearer_of(await make(door, tenant))
+        first = (await door.client.get("/v1/policy", headers=headers)).json()
+
+        async def change(body: dict[str, Any]) -> dict[str, Any]:
+            answer = await door.client.patch("/v1/policy", json=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        await change({"require_user": True, "weights": {"match": 0.5}, "maintenance": {"expired_grace_days": 3}})
+        dbgpt = await change({"like": "dbgpt", "decay_rate": 0.02, "maintenance": {"merge": {"enabled": True}}})
+        assert (dbgpt["preset"], dbgpt["decay_rate"], dbgpt["require_user"]) == ("dbgpt", 0.02, True)
+        assert dbgpt["short_term"]["kind"] == "enhanced"
+        kept = dbgpt["maintenance"]
+        assert [kept[job]["enabled"] for job in ("priorities", "prune", "merge", "expire")] == [
+            False,
+            False,
+            True,
+            True,
+        ]
+        assert kept["expired_grace_days"] == first["maintenance"]["expired_grace_days"]
+        experience = await change({"like": "experience"})
+        assert experience["preset"] is None
+        assert experience["weights"] == {"match": 0.8, "recency": 0.0, "importance": 0.0, "priority": 0.2}
+        assert experience["maintenance"]["prune"] == {
+            **first["maintenance"]["prune"],
+            "enabled": True,
+            "age_by": "occurred",
+        }
+        assert await change({"like": "memplane", "require_user": None}) == first
+
     @pytest.mark.parametrize(
         ("body", "pointer"),
         [
@@ -337,6 +369,10 @@ class TestPolicy:
             ({"weights": {"match": 1}, "preset": "dbgpt"}, "/preset"),
             ({"preset": "other"}, "/preset"),
             ({"require_user": "yes"}, "/require_user"),
+            ({"like": "other"}, "/like"),
+            ({"like": None}, "/like"),
+            ({"like": "dbgpt", "preset": "dbgpt", "weights": {"match": 1}}, "/preset"),
+            ({"context_template": {"memory": "$content $secret"}}, "/context_template/memory"),
         ],
     )
     async def test_a_bad_change_is_refused_by_field(self, door: Gateway, body: dict[str, Any], pointer: str) -> None:

@@ -1,4 +1,5 @@
 import itertools
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memplane_core.contracts.presets import PRESETS
 from memplane_core.domain.embedding import ModelProfile
 from memplane_core.domain.lexical import query_words
 from memplane_core.domain.ranking import AFTER, BEFORE, DATED_DAYS, Candidate, Preset, Question, Ranked, Weights, rank
@@ -67,6 +69,34 @@ class TestScore:
         assert _numbers([first, second]) == [1, 2]
         assert first.score == pytest.approx(0.9 + 0.99**10 + 0.15 * 0.2)
         assert second.score == pytest.approx(0.4 + 1.0 + 0.15)
+
+    def test_presets_give_what_their_formulas_say_for_any_records_and_clock(self) -> None:
+        chance = random.Random(2023)
+        for _ in range(50):
+            now = NOW + timedelta(hours=chance.uniform(0, 10_000))
+            decay = chance.choice([0.0, 0.01, 0.2])
+            pool = [
+                _memory(
+                    n,
+                    cosine=chance.uniform(-1, 1),
+                    hours=chance.uniform(-100, 20_000),
+                    importance=chance.random(),
+                    priority=chance.randint(1, 5),
+                )
+                for n in range(40)
+            ]
+            question = Question(text="", terms=b"", model=MODEL)
+            for place in rank(pool, question=question, now=now, weights=MATCH, preset="dbgpt", decay_rate=decay):
+                its = place.candidate
+                hours = max(0.0, (now - its.last_accessed_at) / timedelta(hours=1))
+                said = (its.cosine or 0.0) + (1 - decay) ** hours + 0.15 * its.importance
+                assert place.score == pytest.approx(said, abs=1e-9)
+                assert place.recency == pytest.approx((1 - decay) ** hours, abs=1e-9)
+            experience = PRESETS["experience"].weights
+            assert isinstance(experience, Weights)
+            for place in rank(pool, question=question, now=now, weights=experience, decay_rate=decay):
+                said = 0.8 * place.match + 0.2 * (place.candidate.priority - 1) / 4
+                assert place.score == pytest.approx(said, abs=1e-9)
 
     def test_an_exact_match_is_not_buried_by_something_merely_recent(self) -> None:
         old = _memory(1, "the boiler was repaired by Anna", cosine=0.9, hours=24 * 365, priority=1, importance=0.1)
