@@ -13,6 +13,7 @@ LET_THROUGH = {
     "gateway/memplane_gateway/forwarding.py",
     "retrieval/memplane_retrieval/merge_routes.py",
     "retrieval/memplane_retrieval/routes.py",
+    "retrieval/memplane_retrieval/routes_context.py",
     "retrieval/memplane_retrieval/routes_markers.py",
     "retrieval/memplane_retrieval/routes_records.py",
     "retrieval/memplane_retrieval/routes_sessions.py",
