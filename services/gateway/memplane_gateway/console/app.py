@@ -11,17 +11,34 @@ from memplane_core.domain.errors import MemplaneError, NotFound
 from memplane_core.observability.logs import get_logger
 from memplane_core.web.middleware import PUBLIC
 from memplane_core.web.request import ServiceRequest
+from memplane_gateway.console.audit import AUDIT_PAGES
 from memplane_gateway.console.calls import Refused
 from memplane_gateway.console.desk import Desk
 from memplane_gateway.console.explorer import EXPLORER_ROUTES
+from memplane_gateway.console.jobs import JOB_PAGES
+from memplane_gateway.console.keys import KEY_PAGES
 from memplane_gateway.console.overview import OVERVIEW_ROUTES
+from memplane_gateway.console.policy import POLICY_PAGES
 from memplane_gateway.console.pulse import Pulse
 from memplane_gateway.console.rendering import ASSETS, ROOT, STATIC, render
 from memplane_gateway.console.sign_in import SIGN_IN_ROUTES, to_sign_in
+from memplane_gateway.console.system import SYSTEM_PAGES
+from memplane_gateway.console.tenants import TENANT_PAGES
 from memplane_gateway.console.visits import COOKIE, MemoriesClosed, SignedOut, StaleForm, Visit
 
 _log = get_logger(__name__)
 
+_PAGES: Final = (
+    *SIGN_IN_ROUTES,
+    *OVERVIEW_ROUTES,
+    *EXPLORER_ROUTES,
+    *JOB_PAGES,
+    *POLICY_PAGES,
+    *KEY_PAGES,
+    *AUDIT_PAGES,
+    *TENANT_PAGES,
+    *SYSTEM_PAGES,
+)
 _FILE_HEADERS: Final = {"Cache-Control": "public, max-age=3600", "X-Content-Type-Options": "nosniff"}
 
 
@@ -41,7 +58,7 @@ def console(desk: Desk, pulse: Pulse) -> Router:
 
     return Router(
         ROOT,
-        route_handlers=[_asset, *SIGN_IN_ROUTES, *OVERVIEW_ROUTES, *EXPLORER_ROUTES],
+        route_handlers=[_asset, *_PAGES],
         dependencies={
             "desk": Provide(the_desk, sync_to_thread=False),
             "pulse": Provide(the_pulse, sync_to_thread=False),

@@ -51,7 +51,7 @@ async def closed_page(visit: Visit, tenant: UUID) -> Response[bytes]:
 async def _show(visit: Visit, tenant: UUID, form: Form) -> Response[bytes]:
     key = visit.memory_key(tenant)
     values: dict[str, Any] = {"form": form, "filters": FILTERS, "found": None, "listed": None, "ranking": Ranking()}
-    where = filters_of(form)
+    where = values["narrowed"] = filters_of(form)
     query = form.text("query")
     if query is not None:
         values["ranking"] = ranking = await ranking_of(visit, tenant)

@@ -74,7 +74,7 @@ async def sign_in(request: ServiceRequest, desk: NamedDependency[Desk]) -> Respo
         return form_page(request, desk, fault="That is no key that opens anything here.", status=401)
     token = await desk.sessions.begin(session)
     _log.info("signed in to the console", key_id=session.key_id)
-    return go_to(f"{ROOT}/", cookies=[session_cookie(request, token)])
+    return go_to(ROOT, cookies=[session_cookie(request, token)])
 
 
 async def _session_of(request: ServiceRequest, key: str) -> Session | None:

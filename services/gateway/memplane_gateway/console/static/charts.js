@@ -9,25 +9,27 @@
     const grid = { stroke: style("--line"), width: 1 };
     const axis = { stroke: style("--faint"), grid, ticks: { show: false }, font: "12px system-ui, sans-serif" };
     const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", timeZone: "UTC" });
+    const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+    const told = daily ? day : clock;
     return {
       width: element.clientWidth,
       height: Number(element.dataset.height || 180),
       padding: [12, 8, 0, 0],
       cursor: { y: false, points: { size: 7 } },
       legend: { live: true },
-      scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, Number(element.dataset.least || 1))] } },
+      scales: { x: { time: true, range: (_, low, high) => (daily ? [low - 43200, high + 43200] : [Math.min(low, high - 120), high]) }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, Number(element.dataset.least || 1))] } },
       axes: [
-        { ...axis, grid: { show: false }, ...(daily ? { values: (_, ticks) => ticks.map((at) => day.format(at * 1000)) } : {}) },
+        { ...axis, size: 30, space: daily ? 60 : 75, grid: { show: false }, values: (_, ticks) => ticks.map((at) => told.format(at * 1000)) },
         { ...axis, size: 48, values: (_, ticks) => ticks.map((value) => short.format(value)) },
       ],
       series: [
-        daily ? { label: "Day", value: (_, at) => (at == null ? "–" : day.format(at * 1000)) } : { label: "Time" },
-        ...lines.map((line) => ({
+        { label: daily ? "Day" : "Time", value: (_, at) => (at == null ? "–" : told.format(at * 1000)) },
+        ...lines.map((line, n) => ({
           label: line.label,
           stroke: style(line.colour),
-          fill: style(line.colour) + (bars ? "cc" : "1f"),
-          width: 2,
-          points: { show: false },
+          fill: bars ? style(line.colour) : n ? undefined : style(line.colour) + "1f",
+          width: bars ? 0 : 2,
+          points: bars ? { show: false } : { size: 5 },
           spanGaps: false,
           value: (_, value) => (value == null ? "–" : number.format(value) + (line.unit || "")),
           ...(bars ? { paths: uPlot.paths.bars({ size: [0.6, 28], radius: 0.25 }) } : {}),
@@ -46,6 +48,7 @@
       chart.data = data;
       if (chart.plot) chart.plot.setData(data);
       else build();
+      if (chart.plot.cursor.idx == null) chart.plot.setLegend({ idx: data[0].length - 1 });
     };
     new ResizeObserver(() => chart.plot?.setSize({ width: element.clientWidth, height: chart.plot.height })).observe(element);
     document.addEventListener("memplane:theme", build);
