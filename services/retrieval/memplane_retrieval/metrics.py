@@ -17,9 +17,9 @@ POOL_SIZE: Final = Histogram(
 NOMINATED: Final = Histogram(
     "memplane_retrieval_nominated_memories",
     "Memories that each arm of a search named; `fresh` are those that the index may not show yet.",
-    labelnames=("by",),
+    labelnames=("arm",),
     buckets=(0, 1, 10, 50, 100, 200, 400, 800, 1000, 1600, 6400, 16_384),
 )
 DEGRADED: Final = Counter(
-    "memplane_retrieval_degraded_total", "Searches answered without something.", labelnames=("without",)
+    "memplane_retrieval_degraded_total", "Searches answered without something.", labelnames=("part",)
 )

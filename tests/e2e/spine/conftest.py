@@ -9,6 +9,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from memplane_core.testing.chat import Question, ScriptedChat, insights
+from memplane_core.testing.collector import TraceCollector
 from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.stack import Stack
 
@@ -79,7 +80,14 @@ def chat() -> Generator[ScriptedChat]:
 
 
 @pytest.fixture(scope="session")
-def stack(chat: ScriptedChat) -> Generator[Stack]:
+def collector() -> Generator[TraceCollector]:
+    """Gets the spans of what a caller of the stack has traced: of itself it traces nothing."""
+    with TraceCollector() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def stack(chat: ScriptedChat, collector: TraceCollector) -> Generator[Stack]:
     """Over Milvus Lite, with two doors. Every scenario makes its own tenant, and leaves all parts running.
 
     The worker has threads for a job of each kind, and what it holds is free soon after it has died.
@@ -91,6 +99,8 @@ def stack(chat: ScriptedChat) -> Generator[Stack]:
         "MEMPLANE_POSTGRES__STATEMENT_TIMEOUT_S": "30",
         "MEMPLANE_WORKER__CONCURRENCY": "12",
         "MEMPLANE_WORKER__LEASE_S": "21",
+        "MEMPLANE_TRACE__ENDPOINT": collector.url,
+        "MEMPLANE_TRACE__SAMPLE_RATIO": "0",
     }
     with Stack(MilvusLite(), doors=2, env=env) as started:
         yield started

@@ -15,12 +15,12 @@ from memplane_core.testing.started import Started
 
 
 class ServiceProcess(Started):
-    """`python -m module arguments...` on a free port, ready when `ready_path` answers 200.
+    """`python -m module arguments...` on free ports, ready when `ready_path` answers 200.
 
     Args:
         module: What to run, say `memplane_retrieval`.
         arguments: Behind it.
-        env: Settings; `MEMPLANE_SERVER__PORT` is added.
+        env: Settings; `MEMPLANE_SERVER__PORT` and `MEMPLANE_SERVER__METRICS_PORT` are added.
         ready_path: Route that answers 200 when it can work.
         ready_s: How long it may take to get there.
     """
@@ -35,13 +35,20 @@ class ServiceProcess(Started):
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix=f"{module}-"))
         self.port = free_port()
+        self.metrics_port = free_port()
         self._ready_path = ready_path
         self._ready_s = ready_s
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("MEMPLANE_")}
         argv: Sequence[str] = [sys.executable, "-m", module, *arguments]
         self._launch = Launch(
             argv=argv,
-            env={**inherited, **env, "MEMPLANE_SERVER__PORT": str(self.port), "PYTHONUNBUFFERED": "1"},
+            env={
+                **inherited,
+                **env,
+                "MEMPLANE_SERVER__PORT": str(self.port),
+                "MEMPLANE_SERVER__METRICS_PORT": str(self.metrics_port),
+                "PYTHONUNBUFFERED": "1",
+            },
             log=self._folder / "log",
         )
         self._child = Child(self._launch)

@@ -142,6 +142,10 @@ class Prometheus(Started):
         """Names of all metrics that were ever scraped."""
         return set(self._get("label/__name__/values")["data"])
 
+    def described(self) -> set[str]:
+        """Names of all metrics that a process describes, also where it has no series of them yet."""
+        return set(self._get("metadata")["data"])
+
     def rules(self) -> list[dict[str, Any]]:
         """All rules with their health and, of alerts, their state."""
         return [rule for group in self._get("rules")["data"]["groups"] for rule in group["rules"]]
