@@ -26,8 +26,9 @@ _ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-
 
 # What must have shown something of the asker's own, or nothing would be proved by its silence about others.
 MUST_SHOW: Final = {
-    *("searchMemories", "listMemories", "listMatchingMemories", "getMemory", "getMemoryHistory", "exportMemories"),
-    *("listJobs", "getJob", "listErasures", "getErasure", "listOwnKeys", "listOwnAudit", "getUsage", "whoAmI"),
+    *("searchMemories", "packContext", "listMemories", "listMatchingMemories", "getMemory", "getMemoryHistory"),
+    *("exportMemories", "listJobs", "getJob", "listErasures", "getErasure", "listOwnKeys", "listOwnAudit"),
+    *("getUsage", "whoAmI"),
 }
 
 
@@ -121,6 +122,8 @@ def requests_of(
             for mode in ("hybrid", "dense", "lexical"):
                 yield body(example, {"query": "Who keeps what of the harbour?", "mode": mode, "top_k": 1000})
             yield body(example, {"query": "harbour", "filters": {"id": {"in": memories}}})  # the last one names ids
+        case "packContext":
+            yield body(example, {"query": "Who keeps what of the harbour?", "max_tokens": 100_000, "top_k": 1000})
         case "listMatchingMemories":
             yield body(example, {"limit": 1000})
             yield body(example, {"filters": {"OR": [{"id": {"in": memories}}, {"scene": "nowhere"}]}})
