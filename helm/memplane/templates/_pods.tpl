@@ -130,10 +130,6 @@ spec:
       envFrom:
         - configMapRef:
             name: {{ include "memplane.configName" $root }}
-        {{- with .envFromSecret }}
-        - secretRef:
-            name: {{ . }}
-        {{- end }}
       env:
         {{- range $name, $value := $env }}
         - {name: {{ $name }}, value: {{ $value | quote }}}
