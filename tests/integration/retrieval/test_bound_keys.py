@@ -16,6 +16,7 @@ from memplane_retrieval.routes import ROUTES
 from memplane_retrieval.routes_context import CONTEXT_ROUTES
 from memplane_retrieval.routes_markers import MARKER_ROUTES
 from memplane_retrieval.routes_records import RECORD_ROUTES
+from memplane_retrieval.routes_sessions import SESSION_ROUTES
 
 pytestmark = pytest.mark.anyio
 
@@ -240,6 +241,56 @@ async def _entities(world: World) -> None:
     assert found == {"user": ["ana 1"], "agent": [], "session": ["s 1"]}
 
 
+async def _observed(world: World, **whose: str) -> list[str]:
+    answer = await world.free.get("/v1/observations", params={"session_id": "s", **whose})
+    return [its["content"] for its in answer.json()["results"]]
+
+
+async def _observe(world: World) -> None:
+    for body in ({"content": "seen"}, {"content": "heard", "user_id": "ana"}):
+        assert (await world.bound.post("/v1/observations", json={"session_id": "s", **body})).status_code == 201
+    assert await _observed(world, user_id="ana") == ["seen", "heard"]
+    for other in ("bob", None):
+        body = {"content": "x", "session_id": "s", "user_id": other}
+        refused = await world.bound.post("/v1/observations", json=body)
+        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "/user_id")
+    assert await _observed(world) == await _observed(world, user_id="bob") == []
+
+
+async def _observe_many(world: World) -> None:
+    body: dict[str, Any] = {"session_id": "s", "observations": [{"content": "seen"}]}
+    assert (await world.bound.post("/v1/observations/batch", json=body)).status_code == 200
+    assert await _observed(world, user_id="ana") == ["seen"]
+    refused = await world.bound.post("/v1/observations/batch", json=body | {"user_id": "bob"})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "/user_id")
+    assert await _observed(world, user_id="bob") == []
+
+
+async def _list_observations(world: World) -> None:
+    for whose in ({"user_id": "ana"}, {"user_id": "bob"}, {}):
+        body = {"content": MINE if whose == {"user_id": "ana"} else THEIRS, "session_id": "s", **whose}
+        assert (await world.free.post("/v1/observations", json=body)).status_code == 201
+    answer = await world.bound.get("/v1/observations", params={"session_id": "s"})
+    assert [its["content"] for its in answer.json()["results"]] == [MINE]
+    refused = await world.bound.get("/v1/observations", params={"session_id": "s", "user_id": "bob"})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "user_id")
+    asked: dict[str, Any] = {"query": "keys", "include_short_term": {"session_id": "s"}}
+    both = (await world.bound.post("/v1/memories/search", json=asked)).json()
+    assert [its["content"] for its in both["short_term"]] == [MINE]
+    asked["include_short_term"]["user_id"] = "bob"
+    refused = await world.bound.post("/v1/memories/search", json=asked)
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "/include_short_term/user_id")
+
+
+async def _end_session(world: World) -> None:
+    body = {"content": THEIRS, "session_id": "s", "user_id": "bob"}
+    assert (await world.free.post("/v1/observations", json=body)).status_code == 201
+    assert (await world.bound.post("/v1/sessions/end", json={"session_id": "s"})).json() == {"promoted": []}
+    refused = await world.bound.post("/v1/sessions/end", json={"session_id": "s", "user_id": "bob"})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "/user_id")
+    assert await _observed(world, user_id="bob") == [THEIRS]
+
+
 SCENARIOS: Final[dict[str, Scenario]] = {
     "POST /v1/memories": _write,
     "POST /v1/memories/batch": _write_batch,
@@ -250,6 +301,10 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "GET /v1/memories/{memory_id:uuid}": _get,
     "GET /v1/memories/{memory_id:uuid}/history": _history,
     "GET /v1/entities": _entities,
+    "POST /v1/observations": _observe,
+    "POST /v1/observations/batch": _observe_many,
+    "GET /v1/observations": _list_observations,
+    "POST /v1/sessions/end": _end_session,
     "PATCH /v1/memories/{memory_id:uuid}": _patch,
     "DELETE /v1/memories/{memory_id:uuid}": _delete,
     "POST /v1/memories/{memory_id:uuid}/forget": _forget,
@@ -265,7 +320,7 @@ def routes() -> dict[str, HTTPRouteHandler]:
     """Every route of the service."""
     return {
         f"{method} {path}": handler
-        for handler in (*ROUTES, *MARKER_ROUTES, *MERGE_ROUTES, *RECORD_ROUTES, *CONTEXT_ROUTES)
+        for handler in (*ROUTES, *SESSION_ROUTES, *MARKER_ROUTES, *MERGE_ROUTES, *RECORD_ROUTES, *CONTEXT_ROUTES)
         for path in handler.paths
         for method in handler.http_methods
         if method != "OPTIONS"
