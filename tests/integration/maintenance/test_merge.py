@@ -60,7 +60,16 @@ class TestWhatBelongsTogether:
         assert await merging.groups(ids) == sorted([{ids[0], ids[3]}, {ids[1]}, {ids[2]}, {ids[4]}], key=min)
 
     @pytest.mark.parametrize(
-        "fields", [{"user_id": "v"}, {"agent_id": "a"}, {"memory_type": "insight"}, {"actor": "Ben"}], ids=str
+        "fields",
+        [
+            {"user_id": "v"},
+            {"agent_id": "a"},
+            {"memory_type": "insight"},
+            {"actor": "Ben"},
+            {"valid_from": AT},
+            {"valid_to": AT},
+        ],
+        ids=str,
     )
     async def test_what_is_anothers_or_of_another_type_stays_apart(
         self, merging: Merging, fields: dict[str, Any]

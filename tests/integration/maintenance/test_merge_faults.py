@@ -109,6 +109,20 @@ class TestAWorkerThatDies:
 
 
 class TestWhatChangesBetweenPlanAndMerge:
+    async def test_stays_by_itself_where_it_holds_for_another_time_now(
+        self, merging: Merging, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ids = await write_clusters(merging)
+        job_id = await plan(merging, monkeypatch)
+        survivors = await merging.sql("SELECT array_agg(survivor_id) FROM merge_plan WHERE memory_id = $1", ids[4])
+        for over in (ids[0], *survivors):
+            await merging.sql("UPDATE memory SET valid_to = statement_timestamp() WHERE id = $1", over)
+        assert (await merging.finish(job_id)).result["merged"] == 2 + 0 + 3
+        groups = await merging.groups(ids)
+        assert {ids[0]} in groups
+        assert set(ids[1:4]) in groups
+        assert all({its} in groups for its in ids[4:8])
+
     async def test_stays_by_itself_where_it_is_another_text_now(
         self, merging: Merging, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -60,6 +60,21 @@ async def test_until_a_model_does_the_guess_stands_and_what_is_given_is_not_aske
     assert await _unscored(service) == {FACT, "first of a batch"}
 
 
+async def test_0_is_a_value_wherever_it_is_given(client: httpx2.AsyncClient, service: Service) -> None:
+    await _scored_by(service, "heuristic")
+    named = await _write(client, content=FACT, external_id="e", importance=0)
+    assert (named["importance"], (await _write(client, content=FACT, external_id="e"))["importance"]) == (0, 0)
+    other = await _write(client, content="another", importance=0.9)
+    patched = await client.patch(f"/v1/memories/{other['id']}", json={"importance": 0})
+    assert patched.json()["importance"] == 0
+    batch = [{"content": "in a batch", "importance": 0}]
+    await client.post("/v1/memories/batch", json={"memories": batch})
+    listed = await client.post("/v1/memories/list", json={"filters": {"importance": 0}})
+    assert {memory["content"] for memory in listed.json()["results"]} == {FACT, "another", "in a batch"}
+    observed = await client.post("/v1/observations", json={"content": FACT, "session_id": "s", "importance": 0})
+    assert observed.json()["importance"] == 0
+
+
 class TestGivenLater:
     async def test_by_a_patch_even_to_what_it_is_already(self, client: httpx2.AsyncClient, service: Service) -> None:
         await _scored_by(service, "llm")
