@@ -14,6 +14,7 @@ from memplane_core.settings import PostgresSettings, SslMode
 from memplane_standalone import cli_data
 from memplane_standalone.admin import ApiError
 from memplane_standalone.cli_admin import keys, tenants
+from memplane_standalone.cli_doctor import doctor
 from memplane_standalone.cli_erase import erase
 from memplane_standalone.cli_index import generations, rebuild_index, reindex
 from memplane_standalone.cli_jobs import jobs
@@ -36,6 +37,7 @@ app.command(jobs)
 app.command(reindex)
 app.command(rebuild_index)
 app.command(erase)
+app.command(doctor)
 app.command(demo)
 cli_data.add_to(app)
 models = App(name="models", help="The embedding models that travel with Memplane.")

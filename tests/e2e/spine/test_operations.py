@@ -1,11 +1,15 @@
 """What operators see of the running platform: dashboards, alerts and traces, by a real Prometheus and a collector."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 from tests.e2e.spine.conftest import all_indexed, sentence, until
@@ -14,6 +18,7 @@ from memplane_core.testing.collector import TraceCollector
 from memplane_core.testing.process import ServiceProcess
 from memplane_core.testing.prometheus import Prometheus
 from memplane_core.testing.stack import Stack
+from memplane_standalone.doctor import Diagnosis
 
 FILES = Path(__file__).parents[3] / "helm/memplane/files"
 DASHBOARDS = sorted((FILES / "dashboards").glob("*.json"))
@@ -75,6 +80,15 @@ def system_parts(stack: Stack) -> dict[str, str]:
         return {part["name"]: part["status"] for part in admin.get("/admin/v1/system").json()["parts"]}
 
 
+def doctor(stack: Stack) -> tuple[int, set[str]]:
+    """The exit code of `memplane doctor`, and the pages that it points at."""
+    command = [sys.executable, "-m", "memplane_standalone", "doctor", "--url", stack.gateways[0].url, "--json"]
+    env = {**os.environ, "MEMPLANE_ADMIN_KEY": stack.admin_key}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    (found,) = msgspec.json.decode(done.stdout, type=list[Diagnosis])
+    return done.returncode, {finding.page for finding in found.findings if finding.severity == "problem"}
+
+
 def test_each_query_of_each_dashboard_runs_on_metrics_that_there_are(stack: Stack, prometheus: Prometheus) -> None:
     with stack.client(stack.make_tenant("dashboards")) as client:
         for n in range(5):
@@ -121,6 +135,13 @@ def test_without_milvus_its_alert_comes_and_goes_as_do_the_systems_parts(stack: 
         )
         services = {its["metric"]["service"] for its in prometheus.query('memplane_part_up{part="index"} == 0')}
         until(lambda: system_parts(stack)["index"] == "unavailable", within_s=10, what="the system says so")
+        assert doctor(stack) == (1, {"docs/runbooks/milvus-unreachable.md"})
+        ready = httpx2.get(f"{stack.retrievals[0].url}/readyz", trust_env=False)
+        assert (ready.status_code, ready.json()["status"], ready.json()["parts"]["index"]) == (
+            200,
+            "degraded",
+            "unavailable",
+        )
         request_ids: list[str] = []
 
         def searched_without() -> bool:
@@ -132,6 +153,7 @@ def test_without_milvus_its_alert_comes_and_goes_as_do_the_systems_parts(stack: 
         stack.milvus.start()
         until(lambda: alert(prometheus, "MemplaneMilvusUnreachable") == "inactive", within_s=60, what="it clears")
         until(lambda: system_parts(stack)["index"] == "ok", within_s=10, what="the system says so")
+        until(lambda: doctor(stack) == (0, set()), within_s=30, what="the doctor is content")
     assert services <= {"retrieval", "worker"}
     assert services
     # The id of the answer is that of the lines about it, whichever service wrote them.
