@@ -1,11 +1,16 @@
 """A tenant with memories of several people, and erasures of it, slice by slice."""
 
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from uuid_utils.compat import uuid7
+
 from memplane_core.domain.index import IndexKey
+from memplane_core.domain.observations import Observation
 from memplane_core.storage import erasures
 from memplane_core.storage.erasures import Begun, ErasureRecord, Subject
+from memplane_core.storage.observations import StoredObservation, save, seq_of
 from memplane_core.storage.session import Row
 from memplane_core.testing.embedder import HashEmbedder
 from memplane_core.testing.index import MemoryIndex
@@ -93,6 +98,32 @@ class Erasing:
         """Do something in a transaction of the tenant."""
         async with self.database.tenant(self.tenant) as connection:
             return await connection.fetch(statement, *args)
+
+    async def observe(self, text: str, *, user_id: str | None) -> UUID:
+        """Let a session of a user hold an observation, with `text` in every field that may have it."""
+        now = datetime.now(UTC)
+        observation = Observation(
+            id=uuid7(),
+            content=text,
+            actor=text,
+            scene=[text],
+            source=text,
+            memory_type="sight",
+            user_id=user_id,
+            agent_id=None,
+            session_id=text,
+            importance=0.5,
+            metadata={"of": text},
+            occurred_at=now,
+            observed_at=now,
+            strengthened=0,
+        )
+        stored = StoredObservation(
+            observation=observation, seq=seq_of(now), occurred_given=False, unscored=False, generation=None, chunks=[]
+        )
+        async with self.database.tenant(self.tenant) as connection:
+            await save(self.tenant, connection, came=[stored])
+        return observation.id
 
     async def owners(self) -> set[str | None]:
         """Users that memories of the tenant, in whatever state, belong to."""

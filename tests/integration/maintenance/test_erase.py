@@ -153,6 +153,12 @@ class TestReach:
             *(erasing.tenant, moved, {"content": f"{mark} said"}, {"user_id": mark}, {"content": "said later"}),
         )
         await leave_traces(erasing, mark, own[2])
+        seen = await erasing.observe(mark, user_id=mark)
+        await erasing.sql(
+            "INSERT INTO idempotency (tenant_id, key, route, body_hash, outcome) VALUES ($1, $2, 'observed', '', $3)",
+            *(erasing.tenant, f"seen of {mark}", [{"id": str(seen), "kept": True}]),
+        )
+        watched = await erasing.observe("tea", user_id="another")
         await reflected(erasing, mark)
         await reflected(erasing, "another")
         await erasing.settle()
@@ -185,7 +191,9 @@ class TestReach:
         assert None not in keys.values()
         assert (done.user_id, done.counts["memories"], done.counts["citing"]) == (None, len(own) + 2, 2)
         assert done.counts["index_rows_g1"] == len(own) + 2
-        assert (done.counts["keys"], done.counts["jobs"], done.counts["idempotency"]) == (1, 1, 5)
+        assert (done.counts["keys"], done.counts["jobs"], done.counts["idempotency"]) == (1, 1, 6)
+        assert done.counts["observations"] == 1
+        assert [row["id"] for row in await erasing.sql("SELECT id FROM observation")] == [watched]
         assert done.counts["merge_plans"] == 1
         assert (done.counts["cached_vectors"], done.counts["recalls"]) == (1, 1)
         assert [row["user_id"] for row in await erasing.sql("SELECT user_id FROM reflection")] == ["another"]
@@ -253,7 +261,10 @@ class TestMeanwhile:
             await erasing.desk.edit(own, user_id="ben")
         with pytest.raises(ErasureUnderWay):
             await forget(erasing, own)
+        with pytest.raises(ErasureUnderWay):
+            await erasing.observe("seen of another", user_id="ana")
         await erasing.desk.write("of somebody else", user_id="ben")
+        await erasing.observe("seen of somebody else", user_id="ben")
         await erasing.finish(begun.id)
         assert await erasing.owners() == {"ben"}
         await erasing.desk.write("anew", user_id="ana")

@@ -71,6 +71,7 @@ async def superuser(postgres: PostgresServer, database_name: str) -> AsyncGenera
 async def fill(deleting: Deleting) -> None:
     """A row in every table that keeps any of a tenant."""
     await deleting.desk.write("a memory", "another", user_id="ana", scene=["tea"])
+    await deleting.observe("a kettle", user_id="ben")
     await deleting.ask(user_id="ana")
     await deleting.settle()
     tenant = deleting.tenant
@@ -158,6 +159,8 @@ async def test_nobody_works_for_it_and_nobody_writes_about_it_from_the_first_mom
             deleting.tenant,
             uuid4(),
         )
+    with pytest.raises(NotFound):
+        await deleting.observe("a kettle", user_id="ana")
     with pytest.raises(NotFound):
         await deleting.ask(user_id="ana")
     assert (await deleting.delete()).made is False
