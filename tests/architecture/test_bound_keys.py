@@ -17,6 +17,7 @@ LET_THROUGH = {
     "retrieval/memplane_retrieval/routes_markers.py",
     "retrieval/memplane_retrieval/routes_records.py",
     "retrieval/memplane_retrieval/routes_sessions.py",
+    "retrieval/memplane_retrieval/routes_why.py",
 }
 
 # Where a caller is looked at without asking what its key may do: the key's own route, and a service that holds no

@@ -58,11 +58,13 @@ from memplane_gateway.system_desk import SystemDesk
 from memplane_gateway.tenants import TENANT_ROUTES
 from memplane_gateway.usage import USAGE_ROUTES
 from memplane_gateway.whoami import WHOAMI_ROUTES
+from memplane_gateway.why import WHY_ROUTES
 
 ROUTES: Final[Sequence[ControllerRouterHandler]] = (
     *MEMORY_ROUTES,
     *CONTEXT_ROUTES,
     *OBSERVATION_ROUTES,
+    *WHY_ROUTES,
     *MARKER_ROUTES,
     *MERGE_ROUTES,
     *HISTORY_ROUTES,

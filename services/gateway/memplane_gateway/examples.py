@@ -86,6 +86,7 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
         "top_k": 5,
         "filters": {"user_id": "ana", "priority": {"gte": 3}},
     },
+    "whyNotRecalled": {"memory_id": _ID, "query": "Where does Ana live?", "top_k": 5, "filters": {"user_id": "ana"}},
     "packContext": {
         "query": "Where should I book a table for Ana?",
         "max_tokens": 500,
@@ -143,6 +144,23 @@ ANSWERS: Final[dict[str, dict[str, dict[str, Any]]]] = {
         }
     },
     "searchMemories": {"200": {"results": [{**_MEMORY, "score": 0.91, "relevance": 0.74}], "degraded": []}},
+    "whyNotRecalled": {
+        "200": {
+            "memory_id": _ID,
+            "outcome": "rank",
+            "unmatched": [],
+            "rank": 12,
+            "pool": 200,
+            "top_k": 5,
+            "score": 0.41,
+            "relevance": 0.22,
+            "explain": None,
+            "least_score": 0.66,
+            "min_relevance": 0.0,
+            "index_state": "indexed",
+            "degraded": [],
+        }
+    },
     "packContext": {
         "200": {
             "text": "## experience\n[1] 2026-05-08 Ana: I moved from Oslo to Lisbon in March.",

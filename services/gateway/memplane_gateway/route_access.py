@@ -38,6 +38,7 @@ _ROUTES: Final[Mapping[tuple[str, str], Access]] = {
     ("POST", "/v1/memories/batch"): _WRITE,
     ("POST", "/v1/memories/search"): _SEARCH,
     ("POST", "/v1/context"): _SEARCH,
+    ("POST", "/v1/memories/why"): _SEARCH,
     ("GET", "/v1/memories"): _READ,
     ("POST", "/v1/memories/list"): _READ,
     ("GET", "/v1/memories/{memory_id}"): _READ,

@@ -39,11 +39,13 @@ from memplane_retrieval.routes_context import CONTEXT_ROUTES
 from memplane_retrieval.routes_markers import MARKER_ROUTES
 from memplane_retrieval.routes_records import RECORD_ROUTES
 from memplane_retrieval.routes_sessions import SESSION_ROUTES
+from memplane_retrieval.routes_why import WHY_ROUTES
 from memplane_retrieval.search import Searcher
 from memplane_retrieval.settings import RetrievalSettings
 from memplane_retrieval.short_term import ShortTerm
 from memplane_retrieval.touches import Touches
 from memplane_retrieval.waiting import IndexWait
+from memplane_retrieval.why import Explainer
 from memplane_retrieval.write import Writer
 
 
@@ -103,6 +105,7 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
             *MERGE_ROUTES,
             *RECORD_ROUTES,
             *CONTEXT_ROUTES,
+            *WHY_ROUTES,
             *EXPORT_ROUTES,
             *IMPORT_ROUTES,
         ],
@@ -124,6 +127,7 @@ def build(settings: RetrievalSettings, *, open_ports: OpenPorts) -> ServiceApp:
                 "merger",
                 "importer",
                 "searcher",
+                "explainer",
                 "short_term",
                 "context_packer",
                 "index_wait",
@@ -203,6 +207,7 @@ def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
         "merger": Merger(ports.database, generations, ports.kicker),
         "importer": Importer(ports.database, generations, ports.kicker, meter=ports.meter),
         "searcher": searcher,
+        "explainer": Explainer(ports.database, searcher),
         "context_packer": ContextPacker(searcher, short_term, generations),
         "short_term": short_term,
         "index_wait": IndexWait(ports.database, limit_s=settings.write.wait_index_s),

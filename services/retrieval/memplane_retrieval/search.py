@@ -36,7 +36,7 @@ from memplane_core.storage.session import Connection, Database
 from memplane_retrieval.generations import Generations
 from memplane_retrieval.metrics import DEGRADED, POOL_SIZE
 from memplane_retrieval.nomination import MAX_CANDIDATES, GenerationMovedError, Nominated, Nominator
-from memplane_retrieval.query import Query
+from memplane_retrieval.query import Query, Trace
 from memplane_retrieval.reranking import Placed, Reranking, behind
 from memplane_retrieval.settings import SearchSettings
 from memplane_retrieval.touches import Touches
@@ -72,8 +72,15 @@ class Searcher:
         self._touches = touches
         self._settings = settings
 
-    async def search(self, principal: Principal, request: SearchRequest) -> SearchResponse:
+    async def search(
+        self, principal: Principal, request: SearchRequest, *, trace: Trace | None = None
+    ) -> SearchResponse:
         """The best `top_k` memories for the query, or all that match where there are fewer.
+
+        Args:
+            principal: Who asks.
+            request: What for.
+            trace: Takes down how the answer came about.
 
         Raises:
             InvalidRequest: A filter, the weights or the query make no sense, or no user is named and has to be.
@@ -98,6 +105,7 @@ class Searcher:
                 where=where,
                 now=now,
                 valid_at=valid_at,
+                trace=trace,
             )
             try:
                 results, degraded = await self._answer(query)
@@ -128,6 +136,7 @@ class Searcher:
         where: Filter,
         now: datetime,
         valid_at: ValidAt,
+        trace: Trace | None,
     ) -> Query:
         words = query_words(terms(request.query)) if request.mode != "dense" else b""
         model, vector = await self._meaning(tenant, request, generation=generation, words=words)
@@ -149,6 +158,7 @@ class Searcher:
             decay_rate=policy.decay_rate,
             rerank=request.rerank,
             explain=request.explain,
+            trace=trace,
         )
 
     async def _meaning(
@@ -179,6 +189,9 @@ class Searcher:
         while (best := await self._best(query, nominated)) is None:
             nominated = await self._nominator.more(query, nominated)
         degraded = nominated.degraded
+        if query.trace is not None:
+            query.trace.origins = nominated.origins
+            query.trace.min_relevance = query.min_relevance
         if query.rerank and best:
             few = self._settings.rerank_candidates
             try:
@@ -249,7 +262,7 @@ def _changed(place: Placed) -> bool:
 
 
 def _ranked(query: Query, pool: Sequence[Candidate]) -> list[Ranked]:
-    return rank(
+    ranked = rank(
         pool,
         question=query.question,
         now=query.now,
@@ -257,6 +270,9 @@ def _ranked(query: Query, pool: Sequence[Candidate]) -> list[Ranked]:
         preset=query.preset,
         decay_rate=query.decay_rate,
     )
+    if query.trace is not None:
+        query.trace.ranked = ranked
+    return ranked
 
 
 def _wordy(generation: Generation) -> ModelProfile:
@@ -284,12 +300,12 @@ def _result(place: Placed, *, origin: Origin, explain: bool) -> FoundMemory:
         **{name: getattr(place.memory, name) for name in Memory.__struct_fields__},
         score=place.score,
         relevance=place.ranked.relevance,
-        explain=_parts(place, origin) if explain else msgspec.UNSET,
+        explain=parts_of(place.ranked, origin=origin, rerank=place.rerank) if explain else msgspec.UNSET,
     )
 
 
-def _parts(place: Placed, origin: Origin) -> ScoreParts:
-    ranked = place.ranked
+def parts_of(ranked: Ranked, *, origin: Origin, rerank: float | None) -> ScoreParts:
+    """How a score came about, as callers are told."""
     return ScoreParts(
         cosine=ranked.candidate.cosine,
         dense=ranked.dense,
@@ -302,6 +318,6 @@ def _parts(place: Placed, origin: Origin) -> ScoreParts:
         recency=ranked.recency,
         importance=ranked.candidate.importance,
         priority=ranked.priority,
-        rerank=place.rerank,
+        rerank=rerank,
         origin=origin,
     )

@@ -17,6 +17,7 @@ from memplane_retrieval.routes_context import CONTEXT_ROUTES
 from memplane_retrieval.routes_markers import MARKER_ROUTES
 from memplane_retrieval.routes_records import RECORD_ROUTES
 from memplane_retrieval.routes_sessions import SESSION_ROUTES
+from memplane_retrieval.routes_why import WHY_ROUTES
 
 pytestmark = pytest.mark.anyio
 
@@ -93,6 +94,19 @@ async def _write_batch(world: World) -> None:
     body["memories"][1]["user_id"] = "bob"
     refused = await world.bound.post("/v1/memories/batch", json=body)
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "/memories/1/user_id")
+
+
+async def _why(world: World) -> None:
+    absent = "01990000-0000-7000-8000-000000000001"
+    told: list[dict[str, Any]] = []
+    for memory_id in (absent, *world.theirs, world.mine):
+        answer = await world.bound.post("/v1/memories/why", json={"query": "keys", "memory_id": memory_id})
+        assert answer.status_code == 200, answer.text
+        assert "bob" not in answer.text
+        told.append({**answer.json(), "memory_id": None, "least_score": None})  # it falls with time
+    assert [its["outcome"] for its in told] == [*["missing"] * (len(told) - 1), "recalled"]
+    assert all(its == told[0] for its in told[:-1])
+    assert told[-1]["pool"] == 1
 
 
 async def _context(world: World) -> None:
@@ -296,6 +310,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "POST /v1/memories/batch": _write_batch,
     "POST /v1/memories/search": _search,
     "POST /v1/context": _context,
+    "POST /v1/memories/why": _why,
     "GET /v1/memories": _list,
     "POST /v1/memories/list": _list_matching,
     "GET /v1/memories/{memory_id:uuid}": _get,
@@ -320,7 +335,15 @@ def routes() -> dict[str, HTTPRouteHandler]:
     """Every route of the service."""
     return {
         f"{method} {path}": handler
-        for handler in (*ROUTES, *SESSION_ROUTES, *MARKER_ROUTES, *MERGE_ROUTES, *RECORD_ROUTES, *CONTEXT_ROUTES)
+        for handler in (
+            *ROUTES,
+            *SESSION_ROUTES,
+            *MARKER_ROUTES,
+            *MERGE_ROUTES,
+            *RECORD_ROUTES,
+            *CONTEXT_ROUTES,
+            *WHY_ROUTES,
+        )
         for path in handler.paths
         for method in handler.http_methods
         if method != "OPTIONS"

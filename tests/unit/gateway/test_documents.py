@@ -62,6 +62,11 @@ class TestOpenApi:
         assert {(method.upper(), path) for method, path, _ in operations(document)} == {
             ("POST", "/v1/memories"),
             ("GET", "/v1/memories"),
+            ("POST", "/v1/memories/why"),
+            ("POST", "/v1/observations"),
+            ("POST", "/v1/observations/batch"),
+            ("GET", "/v1/observations"),
+            ("POST", "/v1/sessions/end"),
             ("POST", "/v1/memories/batch"),
             ("POST", "/v1/memories/list"),
             ("POST", "/v1/memories/search"),
