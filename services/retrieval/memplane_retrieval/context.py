@@ -1,6 +1,8 @@
 """What a prompt should remember now: what a session holds and what a search finds, packed into a budget."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -26,6 +28,9 @@ _SEARCHED: Final = (
     "query", "top_k", "filters", "mode", "weights", "preset", "min_relevance", "now", "valid_at", "rerank",
 )  # fmt: skip
 """Fields that a request has in common with a search."""
+
+_AT_ONCE: Final = 100_000
+"""Code points that are packed in between; more would keep every other request of the process waiting."""
 
 
 class ContextPacker:
@@ -59,7 +64,8 @@ class ContextPacker:
         observed = [_observed(its) for its in reversed(held) if str(its.id) not in found]
         recalled = [_entry(memory, request.group_by) for memory in answer.results]
         share = int(request.short_term_share * request.max_tokens)
-        block = pack(
+        packing = partial(
+            pack,
             [
                 Section(entries=observed, most=share, order="time"),
                 Section(entries=recalled, most=request.max_tokens, order=request.order),
@@ -69,6 +75,8 @@ class ContextPacker:
             counter=request.counter,
             allow_truncation=request.allow_truncation,
         )
+        long = sum(len(its.content) for its in (*observed, *recalled)) > _AT_ONCE
+        block = await asyncio.to_thread(packing) if long else packing()
         if request.touch:
             given = [its.entry.id for its in block.placed]
             self._searcher.touch(principal.tenant, [found[name] for name in given if name in found])

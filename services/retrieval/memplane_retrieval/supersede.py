@@ -55,25 +55,36 @@ def superseding(writes: Sequence[MemoryWrite], *, batch: bool) -> dict[int, Supe
     return found
 
 
-async def with_beginnings(tenant: TenantId, database: Database, writes: list[MemoryWrite]) -> list[MemoryWrite]:
+async def with_beginnings(
+    tenant: TenantId, database: Database, writes: list[MemoryWrite], *, batch: bool
+) -> list[MemoryWrite]:
     """`writes`, of which those that supersede say from when on they hold: since they occurred, or else from now on.
 
     Now is the database's clock, by which searches ask what holds: what is written is found at once, whose clock is
     ahead of whose.
+
+    Raises:
+        InvalidRequest: The time at which one occurred is out of range.
     """
     if all(write.supersedes is None for write in writes):
         return writes
     now: datetime | None = None
     given: list[MemoryWrite] = []
-    for write in writes:
+    for n, write in enumerate(writes):
         at = write.valid_from
         if write.supersedes is not None and (at is UNSET or at is None):
-            if write.occurred_at is UNSET and now is None:
-                async with database.tenant(tenant) as connection:
-                    now = await connection.fetchval("SELECT clock_timestamp()")
-            at = now if write.occurred_at is UNSET else write.occurred_at
+            if write.occurred_at is not UNSET:
+                at = to_utc(write.occurred_at, pointer=f"/memories/{n}/occurred_at" if batch else "/occurred_at")
+            else:
+                now = now or await _now(tenant, database)
+                at = now
         given.append(msgspec.structs.replace(write, valid_from=at))
     return given
+
+
+async def _now(tenant: TenantId, database: Database) -> datetime:
+    async with database.tenant(tenant) as connection:
+        return await connection.fetchval("SELECT clock_timestamp()")
 
 
 async def lock_superseded(

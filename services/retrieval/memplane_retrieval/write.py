@@ -99,7 +99,8 @@ class Writer:
         """
         tenant = principal.tenant
         policy = await self._generations.policy(tenant)
-        writes = await with_beginnings(tenant, self._database, owned(principal, writes, policy=policy, batch=batch))
+        writes = owned(principal, writes, policy=policy, batch=batch)
+        writes = await with_beginnings(tenant, self._database, writes, batch=batch)
         replacing = superseding(writes, batch=batch)
         async for _ in attempts():
             slots = slots_of(writes, now=datetime.now(UTC), policy=policy, batch=batch)

@@ -131,6 +131,7 @@ class TestBounds:
             ({"valid_from": MARCH, "valid_to": MARCH}, "/valid_to"),
             ({"valid_from": MARCH, "valid_to": "2026-02-01T00:00:00Z"}, "/valid_to"),
             ({"valid_from": 1e20}, "/valid_from"),
+            ({"occurred_at": 1e20, "supersedes": "01990000-0000-7000-8000-000000000001"}, "/occurred_at"),
         ],
     )
     async def test_what_can_never_hold_is_refused(self, client: httpx2.AsyncClient, fields: Json, pointer: str) -> None:

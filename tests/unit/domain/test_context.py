@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memplane_core.domain.budget import COUNTERS, Counter, estimate
+from memplane_core.domain.budget import COUNTERS, Counter, at_least, estimate
 from memplane_core.domain.context import (
     CUT,
     ENTRY_NAMES,
@@ -190,6 +190,12 @@ class TestEstimate:
     )  # fmt: skip
     def test_what_a_text_counts_for(self, text: str, tokens: int) -> None:
         assert estimate(text) == tokens
+
+    def test_no_text_comes_to_less_than_its_length_tells(self) -> None:
+        chance = random.Random(8)
+        for _ in range(500):
+            text = "".join(chance.choices([*SENTENCES, "word ", "abcd efgh"], k=3))
+            assert at_least(text) <= min(counter(text) for counter in COUNTERS.values())
 
     def test_lines_never_come_to_more_together(self) -> None:
         chance = random.Random(7)

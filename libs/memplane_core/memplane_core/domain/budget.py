@@ -48,4 +48,9 @@ def utf8_bytes(text: str) -> int:
     return len(text.encode())
 
 
+def at_least(text: str) -> int:
+    """What either counter says of a text at the least, told from its length alone."""
+    return -(-len(text) // (_LETTERS + 1))
+
+
 COUNTERS: Final[Mapping[Counter, Callable[[str], int]]] = {"estimate": estimate, "bytes": utf8_bytes}

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from memplane_core.domain.budget import COUNTERS, Counter
+from memplane_core.domain.budget import COUNTERS, Counter, at_least
 from memplane_core.domain.errors import invalid
 
 LONGEST_TEMPLATE: Final = 2_000
@@ -187,6 +187,8 @@ class _Packer:
 
     def take(self, entry: Entry, section: int, *, limit: int) -> Placed | None:
         """The entry, if it fits."""
+        if at_least(entry.content) > limit - self.used:
+            return None  # most of what is too long is, by far
         return self._fit(entry, section, entry.content, limit=limit)
 
     def take_cut(self, entry: Entry, section: int, *, limit: int) -> Placed | None:
