@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from uuid_utils.compat import uuid7
 
@@ -10,6 +10,7 @@ from memplane_core.domain.index import IndexKey
 from memplane_core.domain.observations import Observation
 from memplane_core.storage import erasures
 from memplane_core.storage.erasures import Begun, ErasureRecord, Subject
+from memplane_core.storage.markers import Author, hide
 from memplane_core.storage.observations import StoredObservation, save, seq_of
 from memplane_core.storage.session import Row
 from memplane_core.testing.embedder import HashEmbedder
@@ -128,6 +129,27 @@ class Erasing:
     async def owners(self) -> set[str | None]:
         """Users that memories of the tenant, in whatever state, belong to."""
         return {row["user_id"] for row in await self.sql("SELECT DISTINCT user_id FROM memory")}
+
+
+async def reflected(erasing: Erasing, user: str) -> None:
+    """Keep how far the reflection upon a user's memories has come."""
+    await erasing.sql(
+        "INSERT INTO reflection (tenant_id, user_id, seen_at, seen_id) VALUES ($1, $2, now(), $3)",
+        *(erasing.tenant, user, uuid4()),
+    )
+
+
+async def forget(erasing: Erasing, memory_id: UUID) -> None:
+    """Hide a memory."""
+    async with erasing.database.tenant(erasing.tenant) as connection:
+        await hide(
+            erasing.tenant,
+            connection,
+            [memory_id],
+            state="forgotten",
+            purge_at=None,
+            author=Author("key", "request"),
+        )
 
 
 async def everywhere(connection: Any, text: str) -> dict[str, int]:

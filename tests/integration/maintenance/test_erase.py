@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 from redis.asyncio import Redis
-from tests.integration.maintenance.erasing import Erasing, everywhere
+from tests.integration.maintenance.erasing import Erasing, everywhere, forget, reflected
 
 from memplane_core.clients.vector_cache import cache_prefix
 from memplane_core.contracts.jobs import ACCESS_STREAM
@@ -23,7 +23,6 @@ from memplane_core.storage.backlog import trim_finished
 from memplane_core.storage.erasure_reach import STORES, SUBJECTS
 from memplane_core.storage.erasures import receipt_digest
 from memplane_core.storage.jobs import ask_cancel, create_job
-from memplane_core.storage.markers import Author, hide
 from memplane_core.storage.session import Connection
 from memplane_core.testing.embedder import HashEmbedder
 from memplane_core.testing.faults import Died, GatedIndex, MortalDatabase, Mortality
@@ -73,27 +72,6 @@ async def write_all_of(erasing: Erasing, mark: str) -> list[UUID]:
     own += await erasing.desk.write("named", user_id=mark, external_id=f"{mark}-1")
     await forget(erasing, own[0])
     return own
-
-
-async def reflected(erasing: Erasing, user: str) -> None:
-    """Keep how far the reflection upon a user's memories has come."""
-    await erasing.sql(
-        "INSERT INTO reflection (tenant_id, user_id, seen_at, seen_id) VALUES ($1, $2, now(), $3)",
-        *(erasing.tenant, user, uuid4()),
-    )
-
-
-async def forget(erasing: Erasing, memory_id: UUID) -> None:
-    """Hide a memory."""
-    async with erasing.database.tenant(erasing.tenant) as connection:
-        await hide(
-            erasing.tenant,
-            connection,
-            [memory_id],
-            state="forgotten",
-            purge_at=None,
-            author=Author("key", "request"),
-        )
 
 
 async def leave_traces(erasing: Erasing, mark: str, own: UUID) -> None:
