@@ -205,7 +205,7 @@ class TestOpenApi:
         assert "If-Match" in [parameter["name"] for parameter in update["parameters"]]
 
     def test_every_write_takes_an_idempotency_key(self, document: Json) -> None:
-        reads = {"searchMemories", "listMatchingMemories", "packContext"}
+        reads = {"searchMemories", "whyNotRecalled", "listMatchingMemories", "packContext"}
         for method, path, operation in operations(document):
             names = [parameter["name"] for parameter in operation.get("parameters", [])]
             if method == "get" or operation["operationId"] in reads:

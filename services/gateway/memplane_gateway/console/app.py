@@ -25,6 +25,7 @@ from memplane_gateway.console.sign_in import SIGN_IN_ROUTES, to_sign_in
 from memplane_gateway.console.system import SYSTEM_PAGES
 from memplane_gateway.console.tenants import TENANT_PAGES
 from memplane_gateway.console.visits import COOKIE, MemoriesClosed, SignedOut, StaleForm, Visit
+from memplane_gateway.console.why import WHY_PAGES
 
 _log = get_logger(__name__)
 
@@ -32,6 +33,7 @@ _PAGES: Final = (
     *SIGN_IN_ROUTES,
     *OVERVIEW_ROUTES,
     *EXPLORER_ROUTES,
+    *WHY_PAGES,
     *JOB_PAGES,
     *POLICY_PAGES,
     *KEY_PAGES,

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -57,7 +57,7 @@ def _seconds(value: float) -> str:
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if value >= 2 * size:
             return f"{value / size:,.0f} {unit}"
-    return f"{value:,.1f} s" if value < 10 else f"{value:,.0f} s"
+    return f"{value:,.1f} s" if 0.05 <= value < 10 else f"{value:,.0f} s"
 
 
 def _json(value: Any) -> str:
@@ -70,6 +70,15 @@ def _words(value: str) -> str:
     return spaced[:1].upper() + spaced[1:]
 
 
+def _told(value: Any) -> str:
+    """A value out of a JSON object as a person would write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(_told(item) for item in cast("list[Any]", value))
+    return str(value)
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("memplane_gateway.console"),
@@ -79,7 +88,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     filters: dict[str, Any] = {
-        "moment": _moment, "number": _number, "seconds": _seconds, "pretty": _json, "words": _words
+        "moment": _moment, "number": _number, "seconds": _seconds, "pretty": _json,
+        "told": _told, "words": _words
     }  # fmt: skip
     environment.filters.update(filters)
     environment.globals.update({"root": ROOT})  # pyright: ignore[reportArgumentType, reportCallIssue] - any value will do
