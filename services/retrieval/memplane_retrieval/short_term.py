@@ -1,7 +1,9 @@
 """Short-term memory: observations taken one transaction each, and what has to leave made into memories in the same."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -70,6 +72,8 @@ class ShortTerm:
         self._chunker = chunker
         self._embedder = embedder
         self._kicker = kicker
+        # Whoever waits for a session's turn in this process does so without a connection, which others need.
+        self._turns: WeakValueDictionary[tuple[TenantId, Session], asyncio.Lock] = WeakValueDictionary()
 
     async def observe(
         self,
@@ -112,7 +116,8 @@ class ShortTerm:
                 return await self._take(principal, connection, plan)
 
             try:
-                done = await once(tenant, self._database, fingerprint, kind=kind, act=act)
+                async with self._turn(tenant, whose):
+                    done = await once(tenant, self._database, fingerprint, kind=kind, act=act)
             except Exception as error:
                 if is_contention(error):
                     self._generations.forget(tenant)  # another may be active by now
@@ -143,7 +148,8 @@ class ShortTerm:
                 return SessionEnded(promoted=ids)
 
             try:
-                done = await once(tenant, self._database, fingerprint, kind=SessionEnded, act=act)
+                async with self._turn(tenant, whose):
+                    done = await once(tenant, self._database, fingerprint, kind=SessionEnded, act=act)
             except Exception as error:
                 if is_contention(error):
                     self._generations.forget(tenant)
@@ -180,6 +186,9 @@ class ShortTerm:
         whose = session_of(principal, session, policy=await self._generations.policy(tenant), pointer=pointer)
         async with self._database.tenant(tenant) as connection:
             return await observations.read_session(tenant, connection, whose, limit=_ALL)
+
+    def _turn(self, tenant: TenantId, session: Session) -> asyncio.Lock:
+        return self._turns.setdefault((tenant, session), asyncio.Lock())
 
     async def _plan(
         self, tenant: TenantId, session: Session, observed: Sequence[Observed], *, policy: Policy, batch: bool
