@@ -373,6 +373,7 @@ class TestPolicy:
             ({"like": None}, "/like"),
             ({"like": "dbgpt", "preset": "dbgpt", "weights": {"match": 1}}, "/preset"),
             ({"context_template": {"memory": "$content $secret"}}, "/context_template/memory"),
+            ({"context_template": {"header": "\0"}}, "/context_template/header"),
         ],
     )
     async def test_a_bad_change_is_refused_by_field(self, door: Gateway, body: dict[str, Any], pointer: str) -> None:

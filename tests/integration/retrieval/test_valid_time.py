@@ -90,6 +90,22 @@ class TestParisAndLyon:
         assert await _found(client, "Ana lives", now="2025-01-01T00:00:00Z") == ["Ana lives in Paris"]
 
 
+async def test_hundreds_that_hold_no_more_leave_room_for_what_does(
+    client: httpx2.AsyncClient, service: Service
+) -> None:
+    """All are nearer to the query than what holds, and the index, which knows of no bounds, names them first."""
+    over = [{"content": "mood of Ana", "user_id": str(n), "valid_to": MARCH} for n in range(900)]
+    now = [{"content": f"mood of Ana today: calm {n}", "valid_from": MARCH} for n in range(5)]
+    for part in (over, now):
+        assert (await client.post("/v1/memories/batch", json={"memories": part})).status_code == 200
+    await service.tell_index(shown=True)
+    for mode in ("dense", "lexical", "hybrid"):
+        found = await _found(client, "mood of Ana", top_k=5, mode=mode)
+        assert sorted(found) == [its["content"] for its in now]
+        found = await _found(client, "mood of Ana", top_k=5, mode=mode, valid_at="2025-01-01T00:00:00Z")
+        assert found == ["mood of Ana"] * 5
+
+
 class TestLists:
     async def test_a_list_has_what_holds_at_the_moment_that_it_names(self, client: httpx2.AsyncClient) -> None:
         paris = await _write(client, "Paris")

@@ -169,6 +169,7 @@ class TestTemplates:
             (ContextTemplate(memory="$date"), "/t/memory"),
             (ContextTemplate(memory="$content $secret"), "/t/memory"),
             (ContextTemplate(memory="$content $"), "/t/memory"),
+            (ContextTemplate(memory="$content\0"), "/t/memory"),
             (ContextTemplate(memory="$content ${content.__class__}"), "/t/memory"),
             (ContextTemplate(group="$content"), "/t/group"),
             (ContextTemplate(header="$group"), "/t/header"),

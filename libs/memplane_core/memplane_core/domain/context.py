@@ -62,6 +62,8 @@ def check_template(template: ContextTemplate, *, pointer: str) -> None:
     """Raises InvalidRequest where a line names what is not known, or where memories would lack their text."""
     for name, known in (("header", ()), ("group", GROUP_NAMES), ("memory", ENTRY_NAMES)):
         line = Template(getattr(template, name))
+        if "\0" in line.template:
+            raise invalid(f"{pointer}/{name}", "must not hold a NUL character")
         if not line.is_valid():
             raise invalid(f"{pointer}/{name}", "has a $ that begins no name; a dollar sign is written $$")
         unknown = [named for named in line.get_identifiers() if named not in known]
