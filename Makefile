@@ -12,6 +12,7 @@ MODELS := build/models/.built
 MILVUS_SERVER := .venvs/.milvus-server
 CHART_TOOLS := .venvs/.chart
 PROMETHEUS := .venvs/.prometheus
+CHROMIUM := .venvs/.chromium
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test lint audit bench fuzz eval drill clean lock images chart chart-table
@@ -27,7 +28,7 @@ run: setup ## the whole platform here; HOME_DIR= and PORT= choose where
 demo: setup ## remember a conversation, ask it five questions
 	@exec $(BIN)/memplane demo --home $(HOME_DIR) --port $(PORT)
 
-test: setup $(MILVUS_SERVER) $(PROMETHEUS) ## all tests; they start their own stores, a real Milvus server among them
+test: setup $(MILVUS_SERVER) $(PROMETHEUS) $(CHROMIUM) ## all tests; they start their own stores, a real Milvus server among them
 	$(BIN)/pytest tests --ignore tests/e2e --ignore tests/chart -n 2 --dist loadfile
 	$(BIN)/pytest tests/e2e
 
@@ -116,6 +117,11 @@ $(MILVUS_SERVER): requirements-milvus-server.lock | $(PACKAGE)
 $(PROMETHEUS): libs/memplane_core/memplane_core/testing/prometheus.py | $(PACKAGE)
 	@echo "unpacking Prometheus for tests, from Debian's package"
 	@$(BIN)/python -m memplane_core.testing.prometheus prepare
+	@mkdir -p $(@D) && touch $@
+
+$(CHROMIUM): libs/memplane_core/memplane_core/testing/chromium.py | $(PACKAGE)
+	@echo "looking for Chromium for tests, or installing Debian's package"
+	@$(BIN)/python -m memplane_core.testing.chromium prepare
 	@mkdir -p $(@D) && touch $@
 
 $(CHART_TOOLS): requirements-chart.lock tests/chart/tools.py $(wildcard tests/chart/models/*) | $(VENV)/bin/python
