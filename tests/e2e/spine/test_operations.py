@@ -24,6 +24,8 @@ FILES = Path(__file__).parents[3] / "helm/memplane/files"
 DASHBOARDS = sorted((FILES / "dashboards").glob("*.json"))
 RULES = sorted((FILES / "alerts").glob("*.yaml"))
 PAGES = (Path(__file__).parents[3] / "docs/runbooks").glob("*.md")
+OPERATIONS = Path(__file__).parents[3] / "docs/operations.md"
+NOT_HERE = {"memplane_certificate_expiry_timestamp_seconds"}  # no setting of the tests names a certificate
 SUFFIXES = ("_bucket", "_count", "_sum", "_total")
 METRIC = re.compile(r"\b(?:memplane|process)_\w+")
 
@@ -102,6 +104,9 @@ def test_each_query_of_each_dashboard_runs_on_metrics_that_there_are(stack: Stac
     for last in (searched, "memplane_maintenance_job_seconds_count"):  # a rate needs two scrapes
         prometheus.wait(f"count_over_time({last}[1m]) >= 2", within_s=20)
     described, there = prometheus.described(), prometheus.metadata()
+    # The page that lists them names each, and no other.
+    listed = {family(name) for name in re.findall(r"\| `(memplane_\w+)` \|", OPERATIONS.read_text())}
+    assert {family(name) for name in described if name.startswith("memplane_")} | NOT_HERE == listed
     found = list(queries())
     assert {query.dashboard for query in found} == {"overview", "tenant", "retrieval", "indexing", "maintenance"}
     silent: list[Query] = []

@@ -242,7 +242,8 @@ class TestHealth:
             }
             metrics = (await http.get("/metrics")).text
             assert "memplane_maintenance_drain_seconds_bucket" in metrics
-            assert str(desk.tenant) not in metrics
+            naming = {line.split("{")[0] for line in metrics.splitlines() if str(desk.tenant) in line}
+            assert all(name.startswith("memplane_tenant_") for name in naming)
             assert (await http.get("/else")).status_code == 404
 
 
