@@ -26,6 +26,8 @@ _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 _ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _READS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+_EVERYDAY: Final = ("/v1/memories", "/v1/observations", "/v1/sessions", "/v1/context")
+"""What apps ask for all day: that a key is refused it, or a quota is full, would drown the rest."""
 
 Act = Callable[[Connection], Awaitable[Effect]]
 """Does it inside a transaction, and returns the id of what it was done to."""
@@ -158,7 +160,7 @@ def _is_told(scope: Scope) -> bool:
     path, method = str(scope.get("path_template", "")), str(scope.get("method", ""))
     if method in _READS or not path:
         return False
-    return method == "DELETE" or not path.startswith("/v1/memories")
+    return method == "DELETE" or not path.startswith(_EVERYDAY)
 
 
 def _tenant_of(scope: Scope) -> TenantId | None:

@@ -87,10 +87,13 @@ class TestRefusals:
             body = {"kind": "reconcile"} if method == "POST" else None
             answer = await door.client.request(method, path, headers=bearer_of(reader), json=body)
             assert answer.status_code == 403
-        # Neither reading nor writing memories is told.
+        # Neither reading nor writing memories is told, nor what sessions observe.
         assert (await door.client.get("/v1/keys", headers=bearer_of(reader))).status_code == 403
         write = await door.client.post("/v1/memories", json={"content": "a"}, headers=bearer_of(reader))
         assert write.status_code == 403
+        for path in ("/v1/observations", "/v1/sessions/end"):
+            body = {"content": "a", "session_id": "s"} if path == "/v1/observations" else {"session_id": "s"}
+            assert (await door.client.post(path, json=body, headers=bearer_of(reader))).status_code == 403
 
         told = await _told(door, tenant_id=tenant.id, actor=reader.id)
         assert [(entry.action, entry.result) for entry in told] == [
