@@ -19,6 +19,8 @@ _QUIETER = {
     "celery.app.trace": logging.WARNING,
     "celery.beat": logging.WARNING,
     "celery.worker.strategy": logging.WARNING,
+    # Each repeat of a batch that a collector does not take; that it was given up is told.
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter": logging.ERROR,
     "purgatory": logging.WARNING,
     # It logs a trace of every failed call and then raises, and we say what we make of it.
     "pymilvus": logging.CRITICAL,
