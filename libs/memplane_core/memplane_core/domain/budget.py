@@ -3,17 +3,19 @@
 Both add up over lines: texts joined by a line feed never come to more than what each comes to, and one for the feed.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
+import numpy as np
+import numpy.typing as npt
+
+Flags = npt.NDArray[np.bool_]
+
 Counter = Literal["estimate", "bytes"]
 
-_PIECE: Final = re.compile(
-    r"(?P<word>[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+)|(?P<free> (?=[A-Za-z]))"
-    r"|(?P<wide>[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3])|(?P<ascii>[\x00-\x7f])|(?P<other>.)",
-    re.DOTALL,
-)
+_WIDE: Final = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xAC00, 0xD7A3))
+"""Kana, ideograms and syllables of Hangul."""
+
 _LETTERS: Final = 4
 _HALVES: Final = 3
 """Half tokens that an ideogram, a kana or a syllable of Hangul counts for."""
@@ -27,20 +29,40 @@ def estimate(text: str) -> int:
     ideograms, kana or syllables of Hangul count for three. Whatever else there is counts for one less than it has bytes
     in UTF-8.
     """
-    halves = 0
-    for piece in _PIECE.finditer(text):
-        match piece.lastgroup:
-            case "word":
-                halves += 2 * -(-len(piece[0]) // _LETTERS)
-            case "wide":
-                halves += _HALVES
-            case "ascii":
-                halves += 2
-            case "other":
-                halves += 2 * (len(piece[0].encode("utf-8", "surrogatepass")) - 1)
-            case _:
-                pass
-    return -(-halves // 2)
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    upper = (codes >= ord("A")) & (codes <= ord("Z"))
+    lower = (codes >= ord("a")) & (codes <= ord("z"))
+    letter = upper | lower
+    free = (codes == ord(" ")) & _next(letter)
+    wide = np.zeros(codes.size, dtype=np.bool_)
+    for first, last in _WIDE:
+        wide |= (codes >= first) & (codes <= last)
+    ascii_ = (codes < 0x80) & ~letter & ~free
+    # Bytes in UTF-8 less one: 1, 2 or 3.
+    other = np.where((codes >= 0x80) & ~wide, 1 + (codes >= 0x800) + (codes >= 0x10000), 0)
+    tokens = int(_words(upper, lower).sum()) + int(ascii_.sum()) + int(other.sum())
+    return -(-(2 * tokens + _HALVES * int(wide.sum())) // 2)
+
+
+def _words(upper: Flags, lower: Flags) -> npt.NDArray[np.int64]:
+    """What each word, or part of a word in camel case, counts for. One begins at a capital before or after a small."""
+    letter = upper | lower
+    before = _before(letter)
+    begins = letter & (~before | (upper & (_before(lower) | _next(lower))))
+    starts = np.flatnonzero(begins)
+    # A word ends where the next begins, or where letters do.
+    ends = np.flatnonzero(letter & (~_next(letter) | _next(begins)))
+    return -(-(ends - starts + 1) // _LETTERS)
+
+
+def _next(flags: Flags) -> Flags:
+    """Of each place, what is said of the one after it."""
+    return np.append(flags[1:], False) if flags.size else flags
+
+
+def _before(flags: Flags) -> Flags:
+    """Of each place, what is said of the one before it."""
+    return np.concatenate(([False], flags[:-1])) if flags.size else flags
 
 
 def utf8_bytes(text: str) -> int:
