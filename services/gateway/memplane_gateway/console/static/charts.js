@@ -14,7 +14,7 @@
     return {
       width: element.clientWidth,
       height: Number(element.dataset.height || 180),
-      padding: [12, 8, 0, 0],
+      padding: [12, 22, 0, 0],
       cursor: { y: false, points: { size: 7 } },
       legend: { live: true },
       scales: { x: { time: true, range: (_, low, high) => (daily ? [low - 43200, high + 43200] : [Math.min(low, high - 120), high]) }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, Number(element.dataset.least || 1))] } },
@@ -48,7 +48,8 @@
       chart.data = data;
       if (chart.plot) chart.plot.setData(data);
       else build();
-      if (chart.plot.cursor.idx == null) chart.plot.setLegend({ idx: data[0].length - 1 });
+      // Once it is drawn: the latest numbers, until somebody points at others.
+      setTimeout(() => chart.plot.cursor.idx == null && data[0].length && chart.plot.setLegend({ idx: data[0].length - 1 }), 50);
     };
     new ResizeObserver(() => chart.plot?.setSize({ width: element.clientWidth, height: chart.plot.height })).observe(element);
     document.addEventListener("memplane:theme", build);
@@ -85,8 +86,8 @@
   if (live) {
     const charts = {
       requests: draw(document.getElementById("chart-requests"), [
-        { label: "Requests a second", colour: "--match" },
-        { label: "Failed a second", colour: "--bad" },
+        { label: "Requests", colour: "--match" },
+        { label: "Failed", colour: "--bad" },
       ], {}),
       time: draw(document.getElementById("chart-time"), [{ label: "Mean time", colour: "--importance", unit: " ms" }], {}),
       lag: draw(document.getElementById("chart-lag"), [{ label: "Oldest waits", colour: "--recency", unit: " s" }], {}),

@@ -1,0 +1,239 @@
+"""The console's door: who gets in, what their browser is given, and what ends it."""
+
+import re
+from collections.abc import AsyncGenerator
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+from redis.asyncio import Redis
+from tests.integration.gateway.conftest import ADMIN, ADMIN_KEY, Gateway
+
+from memplane_core.contracts.admin import KeyCreated, TenantView
+
+pytestmark = pytest.mark.anyio
+
+OPS_KEY = "ops key of the tests, which is long enough"
+_STAMP = re.compile(r'name="stamp" value="([0-9a-f]{64})"')
+
+
+class Browser:
+    """What a browser does with forms and cookies."""
+
+    def __init__(self, client: httpx2.AsyncClient, source: str) -> None:
+        self.client = client
+        self.cookies: dict[str, str] = {}
+        self.headers = {"X-Forwarded-For": source}
+        self.set_cookies: list[str] = []
+        self.stamp = ""
+
+    async def get(self, path: str) -> httpx2.Response:
+        return await self._ask("GET", path)
+
+    async def post(self, path: str, *, stamp: str | None = None, **fields: str) -> httpx2.Response:
+        given = {"stamp": self.stamp if stamp is None else stamp, "once": uuid4().hex, **fields}
+        return await self._ask("POST", path, data=given)
+
+    async def sign_in(self, key: str) -> httpx2.Response:
+        await self.get("/console/sign-in")
+        return await self.post("/console/sign-in", key=key)
+
+    async def _ask(self, method: str, path: str, data: dict[str, str] | None = None) -> httpx2.Response:
+        cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        headers = {**self.headers, **({"Cookie": cookies} if cookies else {})}
+        answer = await self.client.request(method, path, data=data, headers=headers)
+        self.set_cookies = answer.headers.get_list("set-cookie")
+        for cookie in self.set_cookies:
+            name, _, value = cookie.split(";")[0].partition("=")
+            self.cookies[name] = value.strip('"')
+        if found := _STAMP.search(answer.text):
+            self.stamp = found[1]
+        return answer
+
+
+@pytest.fixture
+async def site(gateway: Gateway) -> AsyncGenerator[Gateway]:
+    """A gateway that trusts keys for no time at all, and believes each browser's address."""
+    running = gateway.running(key_cache_s=0, ops_key=OPS_KEY, trusted_proxies=["127.0.0.0/8"])
+    async with gateway.embedding.running(), gateway.retrieval.running(), running:
+        yield gateway
+
+
+def browser(site: Gateway) -> Browser:
+    number = uuid4().int
+    return Browser(site.client, f"10.{number % 250}.{number // 250 % 250}.{number // 62_500 % 250}")
+
+
+async def made(site: Gateway) -> tuple[TenantView, KeyCreated]:
+    tenant = await site.make_tenant()
+    return tenant, await site.make_key(tenant)
+
+
+async def test_a_session_is_a_cookie_that_scripts_and_other_sites_cannot_reach(site: Gateway) -> None:
+    tenant, key = await made(site)
+    visitor = browser(site)
+    answer = await visitor.sign_in(key.key)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console")
+    [cookie] = [its for its in visitor.set_cookies if its.startswith("memplane_console=")]
+    assert {"HttpOnly", "SameSite=strict", "Path=/console"} <= {part.strip() for part in cookie.split(";")}
+    assert "Secure" not in cookie
+    visitor.headers["X-Forwarded-Proto"] = "https"
+    await visitor.sign_in(key.key)
+    assert all("Secure" in its for its in visitor.set_cookies)
+    page = await visitor.get(f"/console/t/{tenant.id}")
+    assert page.status_code == 200
+    assert tenant.name in page.text
+    assert key.key not in page.text
+
+
+async def test_pages_allow_no_script_or_style_of_their_own_and_none_from_elsewhere(site: Gateway) -> None:
+    tenant, key = await made(site)
+    visitor = browser(site)
+    await visitor.sign_in(key.key)
+    for page in ("", "/keys", "/policy", "/jobs", "/audit"):
+        answer = await visitor.get(f"/console/t/{tenant.id}{page}")
+        assert answer.status_code == 200, answer.text
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["cache-control"] == "no-store"
+        assert not re.search(r"<script>|<style|\sstyle=|\son\w+=|https?://", answer.text)
+
+
+async def test_what_is_no_key_opens_nothing_and_is_not_told_apart(site: Gateway) -> None:
+    tenant, key = await made(site)
+    await site.client.delete(f"/admin/v1/tenants/{tenant.id}/keys/{key.id}", headers=ADMIN)
+    visitor = browser(site)
+    answers = [await visitor.sign_in(wrong) for wrong in (key.key, "nonsense", "", "ключ", "x" * 3000)]
+    assert {answer.status_code for answer in answers} == {401}
+    assert len({_STAMP.sub("", answer.text) for answer in answers}) == 1
+    assert "memplane_console" not in visitor.cookies
+
+
+async def test_trying_keys_is_refused_after_ten_from_one_address(site: Gateway) -> None:
+    visitor, other = browser(site), browser(site)
+    statuses = [(await visitor.sign_in("nonsense")).status_code for _ in range(12)]
+    assert statuses == [401] * 10 + [429] * 2
+    assert (await other.sign_in(ADMIN_KEY)).status_code == 303
+
+
+async def test_a_revoked_key_ends_its_session(site: Gateway) -> None:
+    tenant, key = await made(site)
+    visitor = browser(site)
+    await visitor.sign_in(key.key)
+    path = f"/console/t/{tenant.id}/jobs"
+    assert (await visitor.get(path)).status_code == 200
+    await site.client.delete(f"/admin/v1/tenants/{tenant.id}/keys/{key.id}", headers=ADMIN)
+    answer = await visitor.get(path)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console/sign-in")
+
+
+async def test_a_session_that_was_signed_out_is_gone_from_the_server(site: Gateway) -> None:
+    _, key = await made(site)
+    visitor = browser(site)
+    await visitor.sign_in(key.key)
+    await visitor.get((await visitor.get("/console")).headers["location"])
+    kept = dict(visitor.cookies)
+    await visitor.post("/console/sign-out")
+    assert visitor.cookies["memplane_console"] == ""
+    visitor.cookies = kept
+    assert (await visitor.get("/console")).headers["location"] == "/console/sign-in"
+
+
+async def test_a_form_of_another_session_or_site_does_nothing(site: Gateway) -> None:
+    tenant, key = await made(site)
+    visitor, stranger = browser(site), browser(site)
+    await visitor.sign_in(key.key)
+    await stranger.sign_in(ADMIN_KEY)
+    path = f"/console/t/{tenant.id}/keys"
+    await stranger.get(path)
+    await visitor.get(path)
+    fields = {"name": "forged", "scopes": "memories:read"}
+    assert (await visitor.post(path, stamp=stranger.stamp, **fields)).status_code == 400
+    assert (await visitor.post(path, stamp="", **fields)).status_code == 400
+    visitor.headers["Sec-Fetch-Site"] = "cross-site"
+    assert (await visitor.post(path, **fields)).status_code == 400
+    assert "forged" not in (await visitor.get(path)).text
+
+
+async def test_a_tenants_key_sees_no_other_tenant_and_nothing_of_the_installation(site: Gateway) -> None:
+    tenant, key = await made(site)
+    other, _ = await made(site)
+    visitor = browser(site)
+    await visitor.sign_in(key.key)
+    paths = [
+        f"/console/t/{other.id}{page}" for page in ("", "/memories", "/keys", "/policy", "/jobs", "/audit", "/why")
+    ]
+    for path in [*paths, "/console/tenants", "/console/system", "/console/audit", "/console/live.json"]:
+        answer = await visitor.get(path)
+        assert answer.status_code == 404, path
+        assert other.name not in answer.text
+    await visitor.get(f"/console/t/{tenant.id}/keys")
+    answer = await visitor.post(f"/console/t/{other.id}/keys", name="mine now", scopes="memories:read")
+    assert answer.status_code == 404
+
+
+async def test_scopes_limits_and_audit_are_those_of_the_api(site: Gateway) -> None:
+    tenant, _ = await made(site)
+    reader = await site.make_key(tenant, "memories:read")
+    visitor = browser(site)
+    await visitor.sign_in(reader.key)
+    await visitor.get(f"/console/t/{tenant.id}")
+    assert (await visitor.get(f"/console/t/{tenant.id}/keys")).status_code == 403
+    answer = await visitor.post(f"/console/t/{tenant.id}/keys", name="more", scopes="tenant:admin")
+    assert answer.status_code == 403
+    told = (await site.client.get(f"/admin/v1/audit?tenant_id={tenant.id}", headers=ADMIN)).json()["results"]
+    refused = [its for its in told if its["result"] == "refused"]
+    source = visitor.headers["X-Forwarded-For"]
+    assert [(its["actor"], its["action"], its["source"]) for its in refused] == [(reader.id, "createOwnKey", source)]
+
+
+async def test_the_ops_key_reads_and_changes_nothing(site: Gateway) -> None:
+    tenant, _ = await made(site)
+    visitor = browser(site)
+    await visitor.sign_in(OPS_KEY)
+    page = await visitor.get(f"/console/t/{tenant.id}/keys")
+    assert page.status_code == 200
+    assert "Create a key" not in page.text
+    answer = await visitor.post(f"/console/t/{tenant.id}/keys", name="x", scopes="memories:read")
+    assert answer.status_code == 403
+
+
+async def test_the_same_form_twice_makes_one_key(site: Gateway) -> None:
+    tenant, _ = await made(site)
+    visitor = browser(site)
+    await visitor.sign_in(ADMIN_KEY)
+    path = f"/console/t/{tenant.id}/keys"
+    await visitor.get(path)
+    first, second = [await visitor.post(path, once="the-same", name="once", scopes="memories:read") for _ in range(2)]
+    assert (first.status_code, second.status_code) == (200, 409)
+    assert "mp_live_" in first.text
+    assert "mp_live_" not in second.text
+    assert (await visitor.get(path)).text.count(">once<") == 1
+
+
+async def test_valkey_holds_nothing_that_opens_anything(site: Gateway) -> None:
+    _, key = await made(site)
+    visitor = browser(site)
+    await visitor.sign_in(key.key)
+    redis: Any = Redis.from_url(site.valkey.url)  # pyright: ignore[reportUnknownMemberType]
+    names: list[bytes] = [name async for name in redis.scan_iter("mp:console:*")]
+    values: list[bytes] = [await redis.get(name) or b"" for name in names if b"tries" not in name]
+    await redis.aclose()
+    assert values
+    stored = b"".join([*names, *values])
+    assert key.key.encode() not in stored
+    assert visitor.cookies["memplane_console"].encode() not in stored
+
+
+async def test_it_can_be_switched_off(gateway: Gateway) -> None:
+    async with gateway.running(console=False) as client:
+        for path in ("/console", "/console/sign-in", "/console/assets/console.js"):
+            assert (await client.get(path)).status_code == 404
+
+
+async def test_the_document_says_nothing_of_it(gateway: Gateway) -> None:
+    async with gateway.running(docs=True) as client:
+        document = (await client.get("/openapi.json")).json()
+    assert [path for path in document["paths"] if path.startswith("/console")] == []
