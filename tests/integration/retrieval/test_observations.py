@@ -217,6 +217,42 @@ class TestEnhanced:
             assert [its["id"] for its in await held(client)] == [made[0]["id"], made[2]["id"]]
 
 
+class TestVectors:
+    async def test_a_long_observation_becomes_just_what_a_memory_of_that_text_is(self, service: Service) -> None:
+        await set_rules(service, buffer_size=1)
+        given = {"content": "a long story of a kettle " * 300, "actor": "Ana", "occurred_at": "2026-05-08T13:56:00Z"}
+        async with service.running() as client:
+            seen = await observe(client, **given)
+            embedded = service.embedder.calls
+            await observe(client, "next")
+            assert service.embedder.calls == embedded + 1  # what was embedded once is not embedded again
+            written = (await client.post("/v1/memories", json=given)).json()
+        async with service.database.tenant(service.tenant) as connection:
+            chunks = [
+                await connection.fetch(
+                    "SELECT generation, rev, n, span_start, span_end, embedding::text FROM chunk"
+                    " WHERE tenant_id = $1 AND memory_id = $2::text::uuid ORDER BY n",
+                    service.tenant,
+                    memory_id,
+                )
+                for memory_id in (seen["id"], written["id"])
+            ]
+        assert len(chunks[0]) > 3
+        assert chunks[0] == chunks[1]
+
+    async def test_vectors_of_an_earlier_generation_are_neither_compared_nor_stored(self, service: Service) -> None:
+        await set_rules(service, kind="enhanced", buffer_size=1)
+        async with service.running() as client:
+            seen = await observe(client, "a kettle whistles")
+            async with service.database.tenant(service.tenant) as connection:
+                await connection.execute("UPDATE observation SET generation = 7 WHERE tenant_id = $1", service.tenant)
+            again = await observe(client, "a kettle whistles")
+            assert (again["strengthened"], again["promoted"]) == ([], [seen["id"]])
+        async with service.database.tenant(service.tenant) as connection:
+            chunks = await connection.fetch("SELECT embedding FROM chunk WHERE tenant_id = $1", service.tenant)
+        assert [row["embedding"] for row in chunks] == [None]
+
+
 class TestWithoutVectors:
     @pytest.mark.parametrize("text", ["plain", POISON])
     async def test_what_was_not_embedded_becomes_a_pending_memory_that_its_words_find(
