@@ -30,7 +30,13 @@ def whole(lines: Iterable[bytes]) -> bytes:
     lines = list(lines)
     kinds = [json.loads(line)["kind"] for line in lines]
     memories, history = kinds.count("memory"), kinds.count("history")
-    trailer: dict[str, Any] = {"kind": "trailer", "memories": memories, "history": history, "states": {}}
+    trailer: dict[str, Any] = {
+        "kind": "trailer",
+        "memories": memories,
+        "history": history,
+        "observations": kinds.count("observation"),
+        "states": {},
+    }
     digest = hashlib.sha256(b"".join(lines)).hexdigest()
     return b"".join(lines) + as_line({**trailer, "records_sha256": digest, "sha256": digest})
 
