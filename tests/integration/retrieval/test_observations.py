@@ -173,6 +173,29 @@ class TestWhatIsKept:
         assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer), answer.text
         assert await held(client) == []
 
+    async def test_a_session_has_to_name_a_user_where_the_policy_says_so(self, service: Service) -> None:
+        async with service.database.tenant(service.tenant) as connection:
+            await connection.execute(
+                "UPDATE tenant SET policy = '{\"require_user\": true}' WHERE id = $1", service.tenant
+            )
+        nobody: dict[str, Any] = {"session_id": "s", "user_id": None}
+        async with service.running() as client:
+            for path, body, pointer in (
+                ("/v1/observations", {**nobody, "content": "x"}, "/user_id"),
+                ("/v1/observations/batch", {"session_id": "s", "observations": [{"content": "x"}]}, "/user_id"),
+                ("/v1/sessions/end", {"session_id": "s"}, "/user_id"),
+                (
+                    "/v1/memories/search",
+                    {"query": "x", "filters": {"user_id": "ana"}, "include_short_term": nobody},
+                    "/include_short_term/user_id",
+                ),
+            ):
+                answer = await client.post(path, json=body)
+                assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer), answer.text
+            answer = await client.get("/v1/observations", params={"session_id": "s"})
+            assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "user_id")
+            assert (await observe(client, "x"))["kept"]
+
 
 class TestEnhanced:
     async def test_what_is_observed_again_and_again_becomes_a_memory(self, service: Service) -> None:
