@@ -51,8 +51,7 @@ async def _ensure(url: str, *, admin_key: str, known: Credentials | None) -> Cre
                 made = await admin.find_tenant(TENANT_NAME)
             tenant = str(made.id)
             key = (await admin.create_key(made.id, name="laptop", scopes=sorted(SCOPES))).key
-    # Until there is a console, a person is best led to the pages that describe the API.
-    return Credentials(url=url, tenant=tenant, api_key=key, admin_key=admin_key, console_url=f"{url}/docs")
+    return Credentials(url=url, tenant=tenant, api_key=key, admin_key=admin_key, console_url=f"{url}/console")
 
 
 async def _is_valid(url: str, key: str) -> bool:

@@ -26,7 +26,8 @@ def up(options: Options, *, console: Console) -> int:
         home, url = running.home.path, running.credentials.url
         reporter.note(
             f"\nMemplane is ready at {url} after {reporter.elapsed():.1f} s.\n"
-            f"API: {running.credentials.console_url}   Keys: {home / 'credentials.json'}   Logs: {running.home.logs}\n"
+            f"Console: {running.credentials.console_url}   API: {url}/docs\n"
+            f"Keys: {home / 'credentials.json'}   Logs: {running.home.logs}\n"
             "Stop with Ctrl-C."
         )
         await running.supervisor.watch()

@@ -9,7 +9,7 @@ import pytest
 from memplane_standalone.home import Credentials, Home, HomeError, read_credentials
 
 CREDENTIALS = Credentials(
-    url="http://127.0.0.1:8080", tenant="t", api_key="k", admin_key="a", console_url="http://127.0.0.1:8080/docs"
+    url="http://127.0.0.1:8080", tenant="t", api_key="k", admin_key="a", console_url="http://127.0.0.1:8080/console"
 )
 
 
