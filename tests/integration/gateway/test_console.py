@@ -213,6 +213,49 @@ async def test_the_same_form_twice_makes_one_key(site: Gateway) -> None:
     assert (await visitor.get(path)).text.count(">once<") == 1
 
 
+async def test_whoever_replaces_their_own_key_at_once_goes_on_with_the_new_one(site: Gateway) -> None:
+    tenant, key = await made(site)
+    visitor = browser(site)
+    await visitor.sign_in(key.key)
+    path = f"/console/t/{tenant.id}/keys"
+    await visitor.get(path)
+    answer = await visitor.post(f"{path}/{key.id}", do="rotate", overlap_h="0")
+    assert answer.status_code == 200, answer.text
+    [secret] = re.findall(r"mp_live_[0-9A-Za-z]+", answer.text)
+    assert secret != key.key
+    asking = {"Authorization": f"Bearer {key.key}"}
+    assert (await site.client.get("/v1/whoami", headers=asking)).status_code == 401
+    assert (await visitor.get(path)).status_code == 200
+
+
+async def test_forms_that_no_page_makes_are_refused_and_break_nothing(site: Gateway) -> None:
+    tenant, key = await made(site)
+    visitor = browser(site)
+    await visitor.sign_in(key.key)
+    at = f"/console/t/{tenant.id}"
+    await visitor.get(at)
+    for path, fields in (
+        ("/keys", {"name": "\0", "scopes": "everything"}),
+        ("/keys", {"name": "x", "scopes": "memories:read", "days": "-1"}),
+        (f"/keys/{key.id}", {"do": "nothing"}),
+        ("/keys/..", {"do": "revoke"}),
+        ("/policy", {"group": "nothing"}),
+        ("/policy", {"group": "prune", "max_idle_days": "many"}),
+        ("/jobs", {"kind": "invent"}),
+        ("/jobs", {"kind": "prune", "max_idle_days": "1e999"}),
+        ("/memories", {"more": "[]"}),
+        ("/memories", {"query": "x", "more": '{"a": NaN}'}),
+        ("/why", {"memory": "no id", "query": "x"}),
+    ):
+        answer = await visitor.post(f"{at}{path}", **fields)
+        assert 400 <= answer.status_code < 500, (path, fields, answer.status_code, answer.text)
+    for body in (b"stamp=%ff%fe&key=%00", b"\xff\xfe=\x00", b"&&&=;"):
+        answer = await site.client.post(
+            "/console/sign-in", content=body, headers={"Content-Type": "application/x-www-form-urlencoded"}
+        )
+        assert 400 <= answer.status_code < 500, (body, answer.status_code)
+
+
 async def test_valkey_holds_nothing_that_opens_anything(site: Gateway) -> None:
     _, key = await made(site)
     visitor = browser(site)

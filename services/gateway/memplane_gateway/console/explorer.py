@@ -53,6 +53,7 @@ async def _show(visit: Visit, tenant: UUID, form: Form) -> Response[bytes]:
     values: dict[str, Any] = {"form": form, "filters": FILTERS, "found": None, "listed": None, "ranking": Ranking()}
     where = values["narrowed"] = filters_of(form)
     query = form.text("query")
+    held = {} if (valid_at := form.text("valid_at")) is None else {"valid_at": valid_at}
     if query is not None:
         values["ranking"] = ranking = await ranking_of(visit, tenant)
         body = {
@@ -64,12 +65,11 @@ async def _show(visit: Visit, tenant: UUID, form: Form) -> Response[bytes]:
             "touch": False,  # whoever looks leaves no trace
         }
         body |= {"preset": ranking.preset} if ranking.preset else {}
-        if (valid_at := form.text("valid_at")) is not None:
-            body["valid_at"] = valid_at
+        body |= held
         answer = await visit.send("POST", "/v1/memories/search", key=key, body=body)
         values["found"] = answer.read(SearchResponse)
     else:
-        body = {"filters": where, "limit": _PAGE, "state": form.text("state") or "active"}
+        body = {"filters": where, "limit": _PAGE, "state": form.text("state") or "active", **held}
         body |= {"sort": form.text("sort") or "-created_at"}
         if (cursor := form.text("cursor")) is not None:
             body["cursor"] = cursor

@@ -53,7 +53,10 @@ async def change_key(visit: NamedDependency[Visit], tenant: FromPath[UUID], key_
             hours = form.number("overlap_h")
             body = {"overlap_s": hours * 3600 if isinstance(hours, int) else hours}
             answer = await visit.send("POST", f"{path}/rotate", body=body, repeat_key=form.text("once"))
-            return await _show(visit, tenant, made=answer.read(KeyCreated))
+            made = answer.read(KeyCreated)
+            if key_id == visit.session.key_id:
+                await visit.become(made.id, made.key)
+            return await _show(visit, tenant, made=made)
         case "revoke":
             await visit.send("DELETE", path, repeat_key=form.text("once"))
             return await _show(

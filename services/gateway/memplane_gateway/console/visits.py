@@ -1,6 +1,8 @@
 """One request for a page, by somebody who is signed in."""
 
 import hmac
+import math
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
@@ -17,6 +19,8 @@ from memplane_gateway.console.rendering import ROOT, go_to, render
 from memplane_gateway.console.sessions import LONGEST_S, LentKey, Session, Sessions
 
 T = TypeVar("T")
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,300}(\.[0-9]{1,300})?(e[+-]?[0-9]{1,4})?", re.IGNORECASE)
 
 COOKIE: Final = "memplane_console"
 
@@ -58,12 +62,12 @@ class Form(msgspec.Struct, frozen=True):
 
 def as_number(text: str | None) -> float | int | str | None:
     """A number where `text` is one; else the text itself."""
-    for kind in (int, float):
-        try:
-            return None if text is None else kind(text)
-        except ValueError:
-            continue
-    return text
+    if text is None or not _NUMBER.fullmatch(text):
+        return text
+    number = float(text)
+    if not math.isfinite(number):
+        return text
+    return int(text) if text.lstrip("-").isdecimal() and len(text) < 19 else number  # more digits than JSON gets
 
 
 def is_https(request: ServiceRequest) -> bool:
@@ -174,6 +178,11 @@ class Visit:
         if lent is not None:
             keys[str(tenant)] = lent
         self.session = msgspec.structs.replace(self.session, lent=keys)
+        await self._sessions.keep(self._token, self.session)
+
+    async def become(self, key_id: str, text: str) -> None:
+        """Go on with the key that replaced the session's own, which may be invalid by now. Raises Unavailable."""
+        self.session = msgspec.structs.replace(self.session, key=text, key_id=key_id)
         await self._sessions.keep(self._token, self.session)
 
     async def end(self) -> None:

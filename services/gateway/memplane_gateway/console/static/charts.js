@@ -59,6 +59,7 @@
 
   async function fetched(url) {
     const answer = await fetch(url, { headers: { Accept: "application/json" }, redirect: "manual" });
+    if (answer.type === "opaqueredirect") location.reload(); // signed out: the page leads to the form
     if (!answer.ok) throw new Error(String(answer.status));
     return answer.json();
   }
