@@ -22,6 +22,7 @@ from memplane_core.contracts.policy import PolicyPatch
 from memplane_core.domain.chunking import FindableText, findable
 from memplane_core.domain.errors import Fault, MemplaneError, invalid
 from memplane_core.domain.memory import head_of, to_utc
+from memplane_core.domain.observations import Session
 from memplane_core.web.bodies import decode_json, refuse_repeated_keys
 
 _DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(cast("Any", Line))
@@ -39,6 +40,11 @@ class Held(msgspec.Struct, frozen=True):
 
     number: int
     line: ObservationLine
+
+    @property
+    def session(self) -> Session:
+        """The session that holds it."""
+        return Session(user_id=self.line.user_id, agent_id=self.line.agent_id, session_id=self.line.session_id)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -116,9 +122,7 @@ def _take_observation(part: ImportPart, number: int, line: ObservationLine, *, p
         raise invalid(f"{pointer}/kind", "observations must stand before all memories")
     before = part.place.observation
     if before is not None and line.id <= before:
-        raise invalid(
-            f"{pointer}/id", "must be greater than that of the observation before: each comes once, in order"
-        )
+        raise invalid(f"{pointer}/id", "must be greater than that of the observation before: each comes once, in order")
     times = {name: to_utc(getattr(line, name), pointer=name) for name in ("occurred_at", "observed_at")}
     part.held.append(Held(number, msgspec.structs.replace(line, scene=list(dict.fromkeys(line.scene)), **times)))
     part.place = msgspec.structs.replace(part.place, observation=line.id)

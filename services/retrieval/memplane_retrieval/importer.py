@@ -17,7 +17,8 @@ from memplane_core.contracts.imports import (
     OnConflict,
 )
 from memplane_core.domain.chunking import FindableText
-from memplane_core.domain.errors import Conflict, Fault
+from memplane_core.domain.errors import Conflict, Fault, invalid
+from memplane_core.domain.observations import MOST_HELD
 from memplane_core.domain.ports import Kicker, TokenMeter
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.storage import imports, markers, memories, memory_writes, observations
@@ -93,6 +94,7 @@ class Importer:
         Raises:
             QuotaExceeded: The tenant may not have so many memories, or has no tokens left today. Nothing is stored.
             ErasureUnderWay: One is about somebody who is being erased. Nothing is stored.
+            InvalidRequest: A session would hold too much. Nothing is stored.
             Conflict: Others kept changing the same memories. Nothing is stored.
         """
         part = await asyncio.to_thread(read_part, body, place)
@@ -179,10 +181,21 @@ class Importer:
         return stored
 
     async def _hold(self, tenant: TenantId, connection: Connection, part: ImportPart) -> int:
-        """Let sessions hold what is neither held nor a memory, and return how many that were."""
+        """Let sessions hold what is neither held nor a memory, and return how many that were.
+
+        Raises:
+            InvalidRequest: A session would hold more than any can be read, or ended, at once.
+        """
         there = await observations.present(tenant, connection, [its.line.id for its in part.held])
-        came = [stored_observation(its.line) for its in part.held if its.line.id not in there]
-        return len(await observations.save(tenant, connection, came=came))
+        new = [its for its in part.held if its.line.id not in there]
+        if not new:
+            return 0
+        came = await observations.save(tenant, connection, came=[stored_observation(its.line) for its in new])
+        sessions = {its.session: its.number for its in new}
+        full = await observations.fullest(tenant, connection, sessions, most=MOST_HELD)
+        if full is not None:
+            raise invalid(f"/lines/{sessions[full]}/session_id", f"its session would hold more than {MOST_HELD:,}")
+        return len(came)
 
     async def _make_new(
         self,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -21,7 +22,7 @@ from memplane_core.domain.chunking import FindableText, findable
 from memplane_core.domain.errors import Conflict, EmbeddingUnavailable, NotFound, invalid
 from memplane_core.domain.index import Generation
 from memplane_core.domain.memory import DEFAULT_PRIORITY, head_of
-from memplane_core.domain.observations import Observation, Session, ShortTermRules, alike_from, take
+from memplane_core.domain.observations import MOST_HELD, Observation, Session, ShortTermRules, alike_from, take
 from memplane_core.domain.ports import Embedder, Kicker
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.domain.text import terms
@@ -263,7 +264,7 @@ class ShortTerm:
         return results
 
 
-_ALL = 10_000
+_ALL: Final = 2 * MOST_HELD
 """More than any session holds."""
 
 

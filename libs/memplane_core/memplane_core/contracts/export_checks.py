@@ -1,6 +1,6 @@
 """What lines of an export must keep to, beside their types."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
@@ -24,6 +24,9 @@ from memplane_core.domain.merge_ledger import Ledger, Own, Taken
 
 _OF_A_WRITE: Final = frozenset(("on_duplicate", "supersedes"))
 """Fields that say what to do, and are no part of a memory."""
+
+_OBSERVED: Final = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
+"""When an observation can have come: it has a place that is no negative number, and room for others behind it."""
 
 _CHANGES_BYTES: Final = 2 * (CONTENT_BYTES + METADATA_BYTES) * 6
 
@@ -83,6 +86,9 @@ def _observation_faults(line: ObservationLine) -> list[Fault]:
         faults.append(Fault("id", "must be a UUID of version 7"))
     if CITES in line.metadata:
         faults.append(Fault(f"metadata/{CITES}", "an observation is made from no memory"))
+    first, end = _OBSERVED
+    if not first <= line.observed_at < end:
+        faults.append(Fault("observed_at", "must be a time between the years 1970 and 8999"))
     return faults
 
 

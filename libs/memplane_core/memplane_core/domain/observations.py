@@ -6,7 +6,7 @@ same rules always come to the same.
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -17,6 +17,9 @@ from memplane_core.domain.memory import DEFAULT_PRIORITY, Memory
 
 ShortTermKind = Literal["fifo", "enhanced"]
 Overflow = Literal["promote", "drop"]
+
+MOST_HELD: Final = 1_000
+"""Most observations that a session holds, whatever was imported into it: `buffer_size` at most by itself."""
 
 Unit = Annotated[float, msgspec.Meta(ge=0, le=1)]
 

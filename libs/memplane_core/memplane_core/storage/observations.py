@@ -1,6 +1,6 @@
 """What sessions hold in short-term memory: one session's buffer is read and changed by one transaction at a time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -138,6 +138,28 @@ async def present(tenant: TenantId, connection: Connection, ids: Sequence[UUID])
         list(ids),
     )
     return {row["id"] for row in rows}
+
+
+async def fullest(
+    tenant: TenantId, connection: Connection, sessions: Collection[Session], *, most: int
+) -> Session | None:
+    """One of these sessions that holds more than `most` observations, if there is one."""
+    found = await connection.fetchrow(
+        """
+        SELECT s.user_id, s.agent_id, s.session_id
+        FROM unnest($2::text[], $3::text[], $4::text[]) AS s(user_id, agent_id, session_id)
+        WHERE (
+            SELECT count(*) FROM observation o WHERE o.tenant_id = $1 AND o.session_id = s.session_id
+                AND o.user_id IS NOT DISTINCT FROM s.user_id AND o.agent_id IS NOT DISTINCT FROM s.agent_id
+        ) > $5 LIMIT 1
+        """,
+        tenant,
+        [its.user_id for its in sessions],
+        [its.agent_id for its in sessions],
+        [its.session_id for its in sessions],
+        most,
+    )
+    return None if found is None else Session(**dict(found))
 
 
 async def give_way(tenant: TenantId, connection: Connection, ids: Sequence[UUID]) -> None:
