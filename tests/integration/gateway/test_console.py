@@ -228,6 +228,34 @@ async def test_whoever_replaces_their_own_key_at_once_goes_on_with_the_new_one(s
     assert (await visitor.get(path)).status_code == 200
 
 
+async def test_a_group_of_the_policy_is_changed_and_the_rest_stays(site: Gateway) -> None:
+    tenant, key = await made(site)
+    headers = {"Authorization": f"Bearer {key.key}"}
+    before = (await site.client.get("/v1/policy", headers=headers)).json()
+    visitor = browser(site)
+    await visitor.sign_in(key.key)
+    path = f"/console/t/{tenant.id}/policy"
+    await visitor.get(path)
+    ranking = {"weights.match": "0.5", "weights.recency": "0", "weights.importance": "0.5", "weights.priority": "0"}
+    for group, fields in (
+        ("priorities", {"every_hours": "48", "feedback_weight": "2"}),
+        ("sessions", {"kind": "fifo", "buffer_size": "9", "overflow": "drop"}),
+        ("ranking", {**ranking, "decay_rate": "0.02"}),
+    ):
+        answer = await visitor.post(path, group=group, **fields)
+        assert answer.status_code == 200, answer.text
+        assert "is changed" in answer.text
+    after = (await site.client.get("/v1/policy", headers=headers)).json()
+    changed = {"enabled": False, "every_hours": 48, "feedback_weight": 2.0}
+    assert after["maintenance"] == {
+        **before["maintenance"],
+        "priorities": {**before["maintenance"]["priorities"], **changed},
+    }
+    assert after["short_term"] == {**before["short_term"], "buffer_size": 9, "overflow": "drop"}
+    assert after["weights"] == {"match": 0.5, "recency": 0.0, "importance": 0.5, "priority": 0.0}
+    assert after["decay_rate"] == 0.02
+
+
 async def test_forms_that_no_page_makes_are_refused_and_break_nothing(site: Gateway) -> None:
     tenant, key = await made(site)
     visitor = browser(site)

@@ -71,6 +71,25 @@ GROUPS: Final = (
         ),
     ),
     Group(
+        "sessions",
+        "Sessions",
+        "What a session observes is held in a buffer, and becomes a memory when it leaves it.",
+        (
+            Field("kind", "Leaves first", "choice", ("fifo", "enhanced")),
+            Field("buffer_size", "Observations held"),
+            Field("threshold", "Least importance to be held"),
+            Field("overflow", "What leaves for lack of room", "choice", ("promote", "drop")),
+            Field("enhance_threshold", "Becomes a memory once strengthened"),
+            Field(
+                "enhance_similarity_threshold",
+                "Least cosine to strengthen",
+                help="The model’s own where it is left empty",
+            ),
+        ),
+        "short_term",
+        whole=True,
+    ),
+    Group(
         "keeping",
         "Keeping",
         "How long what is hidden is kept before it is deleted for good.",
