@@ -284,6 +284,15 @@ async def test_forms_that_no_page_makes_are_refused_and_break_nothing(site: Gate
         assert 400 <= answer.status_code < 500, (body, answer.status_code)
 
 
+async def test_an_operator_is_told_which_part_is_away(site: Gateway) -> None:
+    visitor = browser(site)
+    await visitor.sign_in(ADMIN_KEY)
+    page = (await visitor.get("/console/system")).text
+    told = dict(re.findall(r'<th scope="row">(\w+)</th><td>\s*<span class="badge \w*">(\w+)</span>', page))
+    assert (told["postgres"], told["gateway"], told["worker"]) == ("ok", "ok", "unavailable")
+    assert (await visitor.get("/console")).text.count("unavailable") >= 1
+
+
 async def test_valkey_holds_nothing_that_opens_anything(site: Gateway) -> None:
     _, key = await made(site)
     visitor = browser(site)
