@@ -30,7 +30,8 @@ _SEARCHED: Final = (
 """Fields that a request has in common with a search."""
 
 _AT_ONCE: Final = 100_000
-"""Code points that are packed in between; more would keep every other request of the process waiting."""
+_MOST_AT_ONCE: Final = 100
+"""Code points, and entries, that are packed in between; more would keep every other request of the process waiting."""
 
 
 class ContextPacker:
@@ -75,8 +76,10 @@ class ContextPacker:
             counter=request.counter,
             allow_truncation=request.allow_truncation,
         )
-        long = sum(len(its.content) for its in (*observed, *recalled)) > _AT_ONCE
-        block = await asyncio.to_thread(packing) if long else packing()
+        entries = (*observed, *recalled)
+        short = len(entries) <= _MOST_AT_ONCE and sum(len(its.content) for its in entries) <= _AT_ONCE
+        plain = request.template is None and policy.context_template is None
+        block = packing() if short and plain else await asyncio.to_thread(packing)
         if request.touch:
             given = [its.entry.id for its in block.placed]
             self._searcher.touch(principal.tenant, [found[name] for name in given if name in found])

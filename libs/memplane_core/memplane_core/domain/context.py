@@ -4,6 +4,7 @@ Pure. Lines are rendered one by one and joined by line feeds, over which the cou
 block is never longer than its budget.
 """
 
+import collections
 import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -32,6 +33,9 @@ ENTRY_NAMES: Final = (
 
 GROUP_NAMES: Final = ("group",)
 
+MOST_NAMED: Final = 32
+"""Names in one line of a template: a block costs time for each of them in each memory that is considered."""
+
 LEAST_CUT: Final = 16
 """Code points of a memory that are worth giving without the rest."""
 
@@ -47,10 +51,10 @@ class ContextTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Attributes:
         header: First line of the block; names nothing. Left out where it is empty, as are those of the groups.
         group: Line before the memories of a group; names `$group`.
-        memory: A memory's own line or lines. Must name `$content`, which is its text to the byte. Can name `$n` (its
-            number in the block, by which the answer tells its id), `$id`, `$date`, `$time` (in UTC), `$who` (the actor
-            and a colon, nothing where there is none), `$actor`, `$memory_type`, `$source`, `$scene`, `$user_id`,
-            `$agent_id`, `$session_id`, `$importance`, `$priority` and `$relevance`.
+        memory: A memory's own line or lines. Must name `$content`, which is its text to the byte, and only once. Can
+            name `$n` (its number in the block, by which the answer tells its id), `$id`, `$date`, `$time` (in UTC),
+            `$who` (the actor and a colon, nothing where there is none), `$actor`, `$memory_type`, `$source`, `$scene`,
+            `$user_id`, `$agent_id`, `$session_id`, `$importance`, `$priority` and `$relevance`.
     """
 
     header: Line = "What is remembered, the most useful first. [Numbers] are for citing."
@@ -70,8 +74,17 @@ def check_template(template: ContextTemplate, *, pointer: str) -> None:
         if unknown:
             can = "can name " + ", ".join(f"${its}" for its in known) if known else "can name nothing"
             raise invalid(f"{pointer}/{name}", f"names ${unknown[0]}, and {can}")
-    if "content" not in Template(template.memory).get_identifiers():
-        raise invalid(f"{pointer}/memory", "must name $content")
+        if _named(line).total() > MOST_NAMED:
+            raise invalid(f"{pointer}/{name}", f"can name {MOST_NAMED} things at most, each time counted")
+    contents = _named(Template(template.memory))["content"]
+    if contents != 1:
+        raise invalid(f"{pointer}/memory", "must name $content" + (", and only once" if contents else ""))
+
+
+def _named(line: Template) -> collections.Counter[str]:
+    """How often a line names what."""
+    found = line.pattern.finditer(line.template)
+    return collections.Counter(name for match in found if (name := match["named"] or match["braced"]))
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

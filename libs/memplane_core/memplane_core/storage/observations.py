@@ -159,7 +159,9 @@ async def fullest(
         [its.session_id for its in sessions],
         most,
     )
-    return None if found is None else Session(**dict(found))
+    if found is None:
+        return None
+    return Session(user_id=found["user_id"], agent_id=found["agent_id"], session_id=found["session_id"])
 
 
 async def give_way(tenant: TenantId, connection: Connection, ids: Sequence[UUID]) -> None:
