@@ -82,6 +82,16 @@ def system_parts(stack: Stack) -> dict[str, str]:
         return {part["name"]: part["status"] for part in admin.get("/admin/v1/system").json()["parts"]}
 
 
+def console_parts(stack: Stack) -> dict[str, str]:
+    """What the console's page about the system tells an admin."""
+    url = stack.gateways[0].url
+    with httpx2.Client(base_url=url, trust_env=False, follow_redirects=True, timeout=30) as browser:
+        stamp = re.findall(r'name="stamp" value="(\w+)"', browser.get("/console/sign-in").text)[0]
+        browser.post("/console/sign-in", data={"stamp": stamp, "key": stack.admin_key}).raise_for_status()
+        page = browser.get("/console/system").raise_for_status().text
+    return dict(re.findall(r'<th scope="row">(\w+)</th><td>\s*<span class="badge \w*">(\w+)</span>', page))
+
+
 def doctor(stack: Stack) -> tuple[int, set[str]]:
     """The exit code of `memplane doctor`, and the pages that it points at."""
     command = [sys.executable, "-m", "memplane_standalone", "doctor", "--url", stack.gateways[0].url, "--json"]
@@ -140,6 +150,7 @@ def test_without_milvus_its_alert_comes_and_goes_as_do_the_systems_parts(stack: 
         )
         services = {its["metric"]["service"] for its in prometheus.query('memplane_part_up{part="index"} == 0')}
         until(lambda: system_parts(stack)["index"] == "unavailable", within_s=10, what="the system says so")
+        assert console_parts(stack)["index"] == "unavailable"
         assert doctor(stack) == (1, {"docs/runbooks/milvus-unreachable.md"})
         ready = httpx2.get(f"{stack.retrievals[0].url}/readyz", trust_env=False)
         assert (ready.status_code, ready.json()["status"], ready.json()["parts"]["index"]) == (
@@ -158,6 +169,7 @@ def test_without_milvus_its_alert_comes_and_goes_as_do_the_systems_parts(stack: 
         stack.milvus.start()
         until(lambda: alert(prometheus, "MemplaneMilvusUnreachable") == "inactive", within_s=60, what="it clears")
         until(lambda: system_parts(stack)["index"] == "ok", within_s=10, what="the system says so")
+        assert console_parts(stack)["index"] == "ok"
         until(lambda: doctor(stack) == (0, set()), within_s=30, what="the doctor is content")
     assert services <= {"retrieval", "worker"}
     assert services
