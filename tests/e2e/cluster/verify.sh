@@ -54,7 +54,7 @@ stop_forward() {
     forward=""
 }
 
-# shellcheck disable=SC2317 # a trap calls it
+# shellcheck disable=SC2317,SC2329 # a trap calls it
 cleanup() {
     stop_forward
     if [ "${KEEP:-no}" != yes ]; then
@@ -192,8 +192,8 @@ for target in "$FULL-retrieval:8080" "$FULL-embedding:8080" "$FULL-postgres:5432
         echo "  $target could be reached"
     fi
 done
-[ "$denied" -eq 5 ]
-verdict $? "$denied of 5; this needs a network plugin that enforces policies"
+about="$denied of 5; this needs a network plugin that enforces policies"
+if [ "$denied" -eq 5 ]; then pass "$about"; else fail "$about"; fi
 k delete pod stranger --ignore-not-found > /dev/null
 
 step "uninstall leaves nothing but the volumes"
@@ -201,8 +201,7 @@ for load in upgrade delete image workers; do k delete pod,configmap "load-$load"
 helm uninstall "$RELEASE" --namespace "$NAMESPACE" --wait --timeout "${TIMEOUT}s" > /dev/null 2>&1
 left=$(k get all,configmap,secret,networkpolicy,poddisruptionbudget,serviceaccount,job,ingress \
     -l "app.kubernetes.io/instance=$RELEASE" -o name 2> /dev/null)
-[ -z "$left" ]
-verdict $? "$left"
+if [ -z "$left" ]; then pass; else fail "$left"; fi
 k delete pvc -l "app.kubernetes.io/instance=$RELEASE" > /dev/null 2>&1
 
 echo
