@@ -5,6 +5,7 @@
 {{- $all := dict
   "MEMPLANE_SERVER__HOST" "0.0.0.0"
   "MEMPLANE_SERVER__PORT" "8080"
+  "MEMPLANE_SERVER__DRAIN_S" "5"
   "MEMPLANE_SECRETS_DIR" "/run/memplane/secrets"
   "MEMPLANE_POSTGRES__POOL_MAX" (toString $v.postgres.poolMax)
   "MEMPLANE_POSTGRES__PREPARED_STATEMENTS" (toString $v.postgres.preparedStatements)

@@ -46,15 +46,15 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* Requests go elsewhere before the process is told to end. No image needs a shell for it. */}}
+{{/* Requests go elsewhere before the process is told to end, which then drains by itself. No image needs a shell for it. */}}
 {{- define "memplane.preStop" -}}
 preStop:
   {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}
   sleep:
-    seconds: 8
+    seconds: 5
   {{- else }}
   exec:
-    command: [python, -c, "import time; time.sleep(8)"]
+    command: [python, -c, "import time; time.sleep(5)"]
   {{- end }}
 {{- end -}}
 
