@@ -104,8 +104,8 @@ def _to_sign_in(request: Request[Any, Any, Any], _: Exception) -> Response[bytes
 
 
 def _closed(request: Request[Any, Any, Any], _: Exception) -> Response[bytes]:
-    """Lead an operator to where memories are opened."""
-    return _problem(request, 409, "Open this tenant's memories first.", link="open")
+    """An operator asked for something of memories that are closed, or closed again by now."""
+    return _problem(request, 409, "Open this tenant's memories first.")
 
 
 def _stale(request: Request[Any, Any, Any], _: Exception) -> Response[bytes]:
@@ -127,10 +127,10 @@ def _broken(request: Request[Any, Any, Any], error: Exception) -> Response[bytes
     return _problem(request, 500, "The console made a mistake. Its log says which.")
 
 
-def _problem(request: Request[Any, Any, Any], status: int, detail: str, *, link: str = "") -> Response[bytes]:
+def _problem(request: Request[Any, Any, Any], status: int, detail: str) -> Response[bytes]:
     """What went wrong: a line for the page that is open, or a page."""
     request_id = str(request.scope["state"].get("request_id", ""))
-    values: dict[str, Any] = {"code": status, "detail": detail, "request_id": request_id, "link": link}
+    values: dict[str, Any] = {"code": status, "detail": detail, "request_id": request_id}
     if "hx-request" not in request.headers:
         return render("problem.html", status=status, title="That did not work", **values)
     # Told as a success, or browsers would write errors into their consoles for what a person has mistyped.
