@@ -273,6 +273,17 @@ class TestSuperseding:
         right = await _write(client, "right", supersedes=old["id"])
         assert (await client.get(f"/v1/memories/{old['id']}")).json()["superseded_by"] == right["id"]
 
+    async def test_what_ended_stays_so_when_what_came_after_is_taken_away(self, client: httpx2.AsyncClient) -> None:
+        forgotten, deleted = [await _write(client, text) for text in ("one", "two")]
+        hidden, gone = [await _write(client, "after", supersedes=its["id"]) for its in (forgotten, deleted)]
+        assert (await client.post(f"/v1/memories/{hidden['id']}/forget")).status_code == 200
+        assert (await client.delete(f"/v1/memories/{gone['id']}")).status_code == 204
+        assert await _listed(client) == set()
+        for old, by in ((forgotten, hidden), (deleted, gone)):
+            assert (await client.get(f"/v1/memories/{old['id']}")).json()["superseded_by"] == by["id"]
+            body = {"content": "again", "supersedes": old["id"]}
+            assert (await client.post("/v1/memories", json=body)).status_code == 409
+
 
 class TestMerging:
     async def test_memories_of_different_times_are_not_merged(self, client: httpx2.AsyncClient) -> None:
