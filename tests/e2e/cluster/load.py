@@ -11,6 +11,8 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from pathlib import Path
+from typing import Any
 
 URL = os.environ["MEMPLANE_TEST_URL"].rstrip("/")
 SECONDS = float(os.environ["LOAD_SECONDS"])
@@ -18,7 +20,7 @@ THREADS = 4
 SETTLE_S = 120.0
 
 
-def send(method: str, path: str, key: str, body: object = None, *, timeout_s: float = 30.0) -> dict:
+def send(method: str, path: str, key: str, body: object = None, *, timeout_s: float = 30.0) -> dict[str, Any]:
     """One request on a connection of its own, and no second try. Raises OSError where it fails."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
@@ -44,7 +46,7 @@ class Load:
             self._try("POST", "/v1/memories", {"content": fact})
             self._try("POST", "/v1/memories/search", {"query": fact, "top_k": 3})
 
-    def _try(self, method: str, path: str, body: dict) -> None:
+    def _try(self, method: str, path: str, body: dict[str, Any]) -> None:
         try:
             answer = send(method, path, self.key, body)
             error = ""
@@ -81,8 +83,7 @@ class Load:
 
 def main() -> int:
     """Make a tenant, load it, look what is there, and delete it."""
-    with open("/run/memplane/secrets/admin-key", encoding="utf-8") as file:
-        admin = file.read().strip()
+    admin = Path("/run/memplane/secrets/admin-key").read_text(encoding="utf-8").strip()
     name = f"load-{uuid.uuid4().hex[:12]}"
     tenant = send("POST", "/admin/v1/tenants", admin, {"name": name})["id"]
     wanted = {"name": "load", "scopes": ["memories:read", "memories:write"]}
