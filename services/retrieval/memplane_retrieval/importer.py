@@ -184,7 +184,7 @@ class Importer:
         """Let sessions hold what is neither held nor a memory, and return how many that were.
 
         Raises:
-            InvalidRequest: A session would hold more than any can be read, or ended, at once.
+            InvalidRequest: A session would hold more than any can be read, or ended, at once, or two in one place.
         """
         there = await observations.present(tenant, connection, [its.line.id for its in part.held])
         new = [its for its in part.held if its.line.id not in there]
@@ -195,6 +195,10 @@ class Importer:
         full = await observations.fullest(tenant, connection, sessions, most=MOST_HELD)
         if full is not None:
             raise invalid(f"/lines/{sessions[full]}/session_id", f"its session would hold more than {MOST_HELD:,}")
+        twin = await observations.sharing_a_place(tenant, connection, came)
+        if twin is not None:
+            number = next(its.number for its in new if its.line.id == twin)
+            raise invalid(f"/lines/{number}/observed_at", "must be another than that of all others in its session")
         return len(came)
 
     async def _make_new(

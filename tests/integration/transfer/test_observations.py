@@ -97,6 +97,7 @@ async def test_a_persons_part_has_what_their_sessions_hold_and_a_resumed_one_doe
         ([observation(content="x" * 32_768 + "\u00e9")], "/lines/2/content"),
         ([observation(observed_at="2026-05-08T13:56:00")], "/lines/2/observed_at"),
         ([observation(observed_at="1969-12-31T23:59:59Z")], "/lines/2/observed_at"),
+        ([observation(), observation(session_id="t"), observation()], "/lines/4/observed_at"),
         ([observation(observed_at="9999-12-31T23:59:59.999999Z")], "/lines/2/observed_at"),
     ],
 )
@@ -114,7 +115,7 @@ async def test_a_trailer_that_counts_them_wrong_is_told(other: httpx2.AsyncClien
 
 
 async def test_no_session_is_given_more_than_can_be_taken_out_of_it_at_once(other: httpx2.AsyncClient) -> None:
-    lines = [as_line(observation()) for _ in range(1_001)]
+    lines = [as_line(observation(observed_at=f"2026-05-08T13:56:00.{n:06}Z")) for n in range(1_001)]
     assert counts(await send(other, whole([header(), *lines[:1_000]]))) == {"observations": 1_000}
     refused = await send(other, whole([header(), *lines]))
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/lines/1002/session_id")

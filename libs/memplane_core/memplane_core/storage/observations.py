@@ -164,6 +164,21 @@ async def fullest(
     return Session(user_id=found["user_id"], agent_id=found["agent_id"], session_id=found["session_id"])
 
 
+async def sharing_a_place(tenant: TenantId, connection: Connection, ids: Sequence[UUID]) -> UUID | None:
+    """One of these observations that has the same place in its session as another, if there is one."""
+    return await connection.fetchval(
+        """
+        SELECT o.id FROM observation o WHERE o.tenant_id = $1 AND o.id = ANY($2::uuid[]) AND EXISTS (
+            SELECT FROM observation e
+            WHERE e.tenant_id = $1 AND e.session_id = o.session_id AND e.seq = o.seq AND e.id <> o.id
+                AND e.user_id IS NOT DISTINCT FROM o.user_id AND e.agent_id IS NOT DISTINCT FROM o.agent_id)
+        ORDER BY o.id DESC LIMIT 1
+        """,
+        tenant,
+        list(ids),
+    )
+
+
 async def give_way(tenant: TenantId, connection: Connection, ids: Sequence[UUID]) -> None:
     """Hold none of these any more that is a memory by now. A statement of its own, behind whatever has waited."""
     await connection.execute(
