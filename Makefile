@@ -30,7 +30,8 @@ demo: setup ## remember a conversation, ask it five questions
 
 test: setup $(MILVUS_SERVER) $(PROMETHEUS) $(CHROMIUM) ## all tests; they start their own stores, a real Milvus server among them
 	$(BIN)/pytest tests --ignore tests/e2e --ignore tests/chart -n 2 --dist loadfile
-	$(BIN)/pytest tests/e2e
+	$(BIN)/pytest tests/e2e --ignore tests/e2e/spine -n 2 --dist loadfile
+	$(BIN)/pytest tests/e2e/spine
 
 lint: $(PACKAGE) ## style, types, layers, spelling, dependencies
 	$(BIN)/ruff check .
