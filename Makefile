@@ -13,6 +13,7 @@ MILVUS_SERVER := .venvs/.milvus-server
 CHART_TOOLS := .venvs/.chart
 PROMETHEUS := .venvs/.prometheus
 CHROMIUM := .venvs/.chromium
+SYFT := .venvs/.syft
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test lint audit bench fuzz eval drill clean lock images chart chart-table
@@ -48,7 +49,7 @@ audit: $(PACKAGE) ## known vulnerabilities of what is locked; asks a service on 
 	$(AUDIT) --strict --disable-pip $(addprefix --ignore-vuln ,$(AUDIT_IGNORED)) $(addprefix -r ,$(LOCKED))
 
 AUDIT := $(BIN)/pip-audit
-LOCKED := requirements.lock requirements-milvus-server.lock requirements-chart.lock models/requirements.txt
+LOCKED := requirements.lock requirements-milvus-server.lock requirements-chart.lock requirements-images.lock models/requirements.txt
 # Ids of findings that do no harm here, each with a line that says why.
 AUDIT_IGNORED :=
 
@@ -64,8 +65,8 @@ eval: setup ## recall beside baselines, over the data of docs/evaluation.md; ARG
 drill: setup ## lose an installation, restore it from its backup, and compare; ARGS="--memories 2000"
 	@exec $(BIN)/memplane drill $(ARGS)
 
-images: ## container images, with podman or docker; REPOSITORY=, TAG=, BASE= say which
-	@REPOSITORY="$(REPOSITORY)" TAG="$(TAG)" BASE="$(BASE)" docker/images.sh
+images: $(SYFT) ## container images with their bills of materials, by podman or docker; REPOSITORY=, TAG=, BASE= say which
+	@PATH="$(CURDIR)/.venvs/syft/bin:$$PATH" REPOSITORY="$(REPOSITORY)" TAG="$(TAG)" BASE="$(BASE)" docker/images.sh
 
 chart: $(PACKAGE) $(CHART_TOOLS) ## the Helm chart, rendered with many values and held against rules; CHART_CHECKOV=no is faster
 	.venvs/chart/bin/python tests/chart/gate.py
@@ -119,6 +120,12 @@ $(PROMETHEUS): libs/memplane_core/memplane_core/testing/prometheus.py | $(PACKAG
 	@echo "unpacking Prometheus for tests, from Debian's package"
 	@$(BIN)/python -m memplane_core.testing.prometheus prepare
 	@mkdir -p $(@D) && touch $@
+
+$(SYFT): requirements-images.lock
+	@echo "installing syft, which lists what an image holds"
+	@$(PYTHON) -m venv .venvs/syft
+	@.venvs/syft/bin/pip --disable-pip-version-check --quiet install --require-hashes --no-deps -r $<
+	@touch $@
 
 $(CHROMIUM): libs/memplane_core/memplane_core/testing/chromium.py | $(PACKAGE)
 	@echo "looking for Chromium for tests, or installing Debian's package"

