@@ -146,7 +146,6 @@ ANSWERS: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "searchMemories": {"200": {"results": [{**_MEMORY, "score": 0.91, "relevance": 0.74}], "degraded": []}},
     "whyNotRecalled": {
         "200": {
-            "memory_id": _ID,
             "outcome": "rank",
             "unmatched": [],
             "rank": 12,

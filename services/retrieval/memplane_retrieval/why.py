@@ -38,7 +38,6 @@ class Explainer:
         place = next((n for n, its in enumerate(trace.ranked) if its.candidate.memory_id == asked.memory_id), None)
         ranked = None if place is None or memory is None else trace.ranked[place]
         return WhyResponse(
-            memory_id=asked.memory_id,
             outcome=_outcome(asked, found, trace=trace, hidden=hidden, unmatched=unmatched, place=place),
             unmatched=unmatched,
             rank=None if ranked is None or place is None else place + 1,

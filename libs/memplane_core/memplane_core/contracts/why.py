@@ -47,7 +47,6 @@ class WhyResponse(msgspec.Struct, frozen=True, kw_only=True):
         degraded: What the search had to do without.
     """
 
-    memory_id: UUID
     outcome: Outcome
     unmatched: list[str]
     rank: int | None

@@ -72,7 +72,7 @@ async def why(visit: NamedDependency[Visit], tenant: FromPath[UUID]) -> Response
     memory: Memory | None = None
     if told.outcome != "missing":
         try:
-            memory = (await visit.ask(f"/v1/memories/{told.memory_id}", key=key)).read(Memory)
+            memory = (await visit.ask(f"/v1/memories/{UUID(form.text('memory'))}", key=key)).read(Memory)
         except Refused as refused:  # an expired one can be told of, and not be read
             if refused.status != 404:
                 raise
