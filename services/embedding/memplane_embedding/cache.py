@@ -182,8 +182,10 @@ class VectorCache:
     async def close(self) -> None:
         """Give back connections."""
         if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+            while not self._looking.done():
+                self._looking.cancel()
+                # A client may take the cancellation for the end of its own time, and the task go on.
+                await asyncio.wait({self._looking}, timeout=0.5)
             self._looking = None
         if self._shared is not None:
             await self._shared.close()
