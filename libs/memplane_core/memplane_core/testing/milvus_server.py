@@ -116,13 +116,16 @@ class MilvusServer(Started):
         self._exact_growing = exact_growing
         self._temporary = None if data_dir else Path(tempfile.mkdtemp(prefix="memplane-milvus-"))
         self._folder = (data_dir or self._temporary or Path()).absolute()
+        self._choose_ports()
+        self._child: Child | None = None
+
+    def _choose_ports(self) -> None:
         ports: list[int] = []
         while len(ports) < len(_PORTS) + 2:
             ports.append(free_port(besides=ports))
         self._etcd_peer_port, self._health_port, *rest = ports
         self._ports = dict(zip(_PORTS, rest, strict=True))
         self.port = self._ports["proxy_port"]
-        self._child: Child | None = None
 
     @property
     def uri(self) -> str:
@@ -183,8 +186,12 @@ class MilvusServer(Started):
 
     def _configure(self, python: Path) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        ports = msgspec.json.encode(self._ports).decode()
-        subprocess.run([str(python), "-c", _CONFIGURE, str(self._folder), ports], check=True)  # noqa: S603
+        for tries_left in (2, 1, 0):
+            ports = msgspec.json.encode(self._ports).decode()
+            told = subprocess.run([str(python), "-c", _CONFIGURE, str(self._folder), ports], check=not tries_left)  # noqa: S603
+            if told.returncode == 0:
+                break
+            self._choose_ports()  # it refuses ports that somebody has taken since they were free
         client = f"http://127.0.0.1:{self._ports['etcd_port']}"
         peer = f"http://127.0.0.1:{self._etcd_peer_port}"
         etcd = _EtcdConfig(
