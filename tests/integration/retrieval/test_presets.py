@@ -59,9 +59,7 @@ async def test_experience_puts_priority_first_among_what_is_alike(service: Servi
             assert memory["score"] == pytest.approx(said, abs=1e-9)
 
 
-async def test_each_of_1000_texts_is_among_the_first_four_at_once(
-    client: httpx2.AsyncClient, service: Service
-) -> None:
+async def test_each_of_1000_texts_is_among_the_first_four_at_once(client: httpx2.AsyncClient, service: Service) -> None:
     words = ["river", "stone", "lamp", "cedar", "violin", "harbour", "copper", "sparrow", "ledger", "window", "garden",
              "thunder", "maple", "coin"]  # fmt: skip
     texts = [
