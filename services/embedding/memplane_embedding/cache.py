@@ -21,6 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from memplane_core.background import end
 from memplane_core.clients.vector_cache import DROPS_KEY, LOOK_EVERY_S, cache_prefix, prefix_of
 from memplane_core.domain.embedding import EmbedItem, InputType, Window
 from memplane_core.domain.tenancy import TenantId
@@ -182,10 +183,7 @@ class VectorCache:
     async def close(self) -> None:
         """Give back connections."""
         if self._looking is not None:
-            while not self._looking.done():
-                self._looking.cancel()
-                # A client may take the cancellation for the end of its own time, and the task go on.
-                await asyncio.wait({self._looking}, timeout=0.5)
+            await end(self._looking)
             self._looking = None
         if self._shared is not None:
             await self._shared.close()

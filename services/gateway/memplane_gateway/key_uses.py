@@ -1,7 +1,6 @@
 """When keys were last used: told to the database now and then, off the path of any request."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from typing import Final
 import structlog
 from cachetools import TTLCache
 
+from memplane_core.background import beside
 from memplane_core.domain.errors import MemplaneError
 
 _SILENT_S: Final = 60.0
@@ -48,13 +48,10 @@ class KeyUses:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Tell for as long as the context lasts, and once more when it ends."""
-        task = asyncio.create_task(self._run())
         try:
-            yield
+            async with beside(self._run(), name="tell uses of keys"):
+                yield
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
             await self._flush()
 
     async def _run(self) -> None:

@@ -16,6 +16,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from memplane_core.background import beside
 from memplane_core.contracts.limits import EffectiveLimits
 from memplane_core.contracts.system import GenerationsView, JobsView, TenantLag
 from memplane_core.domain.errors import Unavailable
@@ -68,14 +69,12 @@ class Measures(Collector):
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Measure, and be scraped, for as long as the context lasts."""
-        measuring = asyncio.create_task(self._always(), name="measure")
-        REGISTRY.register(self)
-        try:
-            yield
-        finally:
-            REGISTRY.unregister(self)
-            measuring.cancel()
-            await asyncio.gather(measuring, return_exceptions=True)
+        async with beside(self._always(), name="measure"):
+            REGISTRY.register(self)
+            try:
+                yield
+            finally:
+                REGISTRY.unregister(self)
 
     async def measure(self) -> Numbers:
         """Ask Postgres once. Raises Unavailable."""

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from memplane_core.background import beside
 from memplane_core.clients.reports import ReportBoard
 from memplane_core.contracts.jobs import ACCESS_STREAM, BEAT_LOCK, QUEUE_INDEX, QUEUE_MAINTENANCE
 from memplane_core.contracts.system import REPORT_EVERY_S, WorkerReport
@@ -44,12 +45,10 @@ class Reporter:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Report for as long as the context lasts."""
-        reporting = asyncio.create_task(self._always(), name="report")
         try:
-            yield
+            async with beside(self._always(), name="report"):
+                yield
         finally:
-            reporting.cancel()
-            await asyncio.gather(reporting, return_exceptions=True)
             with suppress(RedisError, OSError, TimeoutError):
                 await self._board.take_back(self._worker)
 

@@ -11,6 +11,7 @@ from prometheus_client import Counter
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from memplane_core.background import beside
 from memplane_core.contracts.jobs import ACCESS_STREAM
 from memplane_core.domain.tenancy import TenantId
 
@@ -45,15 +46,13 @@ class Touches:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Send in the background for as long as the context lasts; what waits at its end is sent if Valkey is there."""
-        sender = asyncio.create_task(self._send_all())
-        try:
-            yield
-        finally:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(1):
-                    await self._queue.join()
-            sender.cancel()
-            await asyncio.gather(sender, return_exceptions=True)
+        async with beside(self._send_all(), name="send touches"):
+            try:
+                yield
+            finally:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1):
+                        await self._queue.join()
 
     async def _send_all(self) -> None:
         while True:

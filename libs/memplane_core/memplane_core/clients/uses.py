@@ -9,6 +9,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from memplane_core.background import beside
 from memplane_core.contracts.jobs import USES_KEY
 from memplane_core.domain.collections import Uses
 
@@ -34,12 +35,10 @@ class UseReports:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Report in the background for as long as the context lasts, and once at its end."""
-        reporting = asyncio.create_task(self._report_always())
         try:
-            yield
+            async with beside(self._report_always(), name="report uses"):
+                yield
         finally:
-            reporting.cancel()
-            await asyncio.gather(reporting, return_exceptions=True)
             await self.report()
 
     async def report(self) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from prometheus_client import Gauge
 
+from memplane_core.background import beside
 from memplane_core.contracts.system import Health
 from memplane_core.observability.logs import get_logger
 from memplane_core.observability.tracebacks import describe
@@ -62,12 +63,8 @@ class HealthChecks:
     @asynccontextmanager
     async def watched(self) -> AsyncGenerator[None]:
         """Look every few seconds for as long as the context lasts."""
-        looking = asyncio.create_task(self._look_always(), name="look after the parts")
-        try:
+        async with beside(self._look_always(), name="look after the parts"):
             yield
-        finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
 
     async def _look_always(self) -> None:
         while True:

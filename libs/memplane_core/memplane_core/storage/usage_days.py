@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from memplane_core.background import beside
 from memplane_core.contracts.limits import UsageDay
 from memplane_core.domain.errors import Unavailable
 from memplane_core.domain.tenancy import TenantId
@@ -65,13 +66,10 @@ class UsageMeter:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Tell Postgres every few seconds, and once more at the end."""
-        task = asyncio.create_task(self._run())
         try:
-            yield
+            async with beside(self._run(), name="tell usage"):
+                yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
             with suppress(Unavailable):
                 await self.flush()
 

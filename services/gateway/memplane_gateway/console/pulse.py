@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
 
+from memplane_core.background import beside
 from memplane_core.observability.metrics import REQUEST_SECONDS, REQUESTS
 from memplane_gateway.console.rendering import ROOT
 
@@ -50,13 +51,8 @@ class Pulse:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Look for as long as the context lasts."""
-        task = asyncio.create_task(self._look())
-        try:
+        async with beside(self._look(), name="count requests"):
             yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
     async def _look(self) -> None:
         before = _count()
