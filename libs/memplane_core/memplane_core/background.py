@@ -1,9 +1,11 @@
-"""Work that goes on beside something else, and ends with it."""
+"""Work that goes on beside something else or together with its like, and ends with it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 _AGAIN_S: Final = 0.5
 
@@ -18,7 +20,7 @@ async def beside(work: Coroutine[Any, Any, None], *, name: str) -> AsyncGenerato
         await end(task)
 
 
-async def end(task: asyncio.Task[None]) -> None:
+async def end(task: asyncio.Task[Any]) -> None:
     """Return when a task has ended that is told to; how it ended is nobody's concern."""
     while not task.done():
         task.cancel()
@@ -26,3 +28,19 @@ async def end(task: asyncio.Task[None]) -> None:
         await asyncio.wait({task}, timeout=_AGAIN_S)
     if not task.cancelled():
         task.exception()
+
+
+async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Do all of `work` side by side; what it gives, in order. None of it goes on once this has ended.
+
+    `asyncio.gather` leaves the others running where one fails, or where itself is cancelled and one ends sooner.
+
+    Raises:
+        Exception: That of the first to fail; the others are told to end then.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]

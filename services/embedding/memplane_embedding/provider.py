@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from memplane_core.background import together
 from memplane_core.domain.embedding import EmbedItem, InputType, Lane, ModelProfile, Window
 from memplane_core.domain.errors import EmbeddingUnavailable
 from memplane_core.domain.index import FloatArray
@@ -110,7 +111,7 @@ class OnnxProvider:
         """Windows and vectors of each text, in order; a window is a job, so that urgent texts wait for no long one."""
         model = await self._loaded()
         begun = self._pool.submit(tenant, lane, [partial(_begin, model, item, input_type) for item in items])
-        return await asyncio.gather(*(self._finish(tenant, lane, model, future) for future in begun))
+        return await together(self._finish(tenant, lane, model, future) for future in begun)
 
     async def count_tokens(self, items: Sequence[EmbedItem], *, input_type: InputType) -> int:
         """How many tokens `embed` would count."""

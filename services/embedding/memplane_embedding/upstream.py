@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from memplane_core.background import together
 from memplane_core.clients.openai import OpenAIEmbeddings, TextRefused
 from memplane_core.domain.embedding import EmbedItem, InputType, Lane, ModelProfile, Window
 from memplane_core.domain.errors import EmbeddingUnavailable
@@ -75,7 +76,7 @@ class UpstreamProvider:
         texts = [text for plan in plans for text in plan.texts]
         size = self._settings.batch_size
         batches = [texts[at : at + size] for at in range(0, len(texts), size)]
-        answers = await asyncio.gather(*(self._ask(batch, lane) for batch in batches))
+        answers = await together(self._ask(batch, lane) for batch in batches)
         vectors = [vector for answer in answers for vector in answer]
         found: list[Embedded] = []
         for plan in plans:

@@ -17,6 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from memplane_core.background import end
 from memplane_core.contracts.limits import Rate
 from memplane_core.observability.logs import get_logger
 
@@ -144,9 +145,7 @@ class RateLimiter:
     async def close(self) -> None:
         """Give back the connections."""
         if self._probe is not None:
-            self._probe.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._probe
+            await end(self._probe)
         await self._redis.aclose()
 
     def _give_up(self, error: Exception) -> None:

@@ -84,12 +84,12 @@ class SystemDesk:
 
     async def look(self) -> SystemView:
         """How everything is now."""
-        numbers, reports, answers = await asyncio.gather(
-            self._numbers(),
-            self._reports(),
-            asyncio.gather(*(service.ask() for service in self._services.values())),
-        )
-        told = dict(zip(self._services, answers, strict=True))
+        async with asyncio.TaskGroup() as group:
+            counting = group.create_task(self._numbers())
+            reading = group.create_task(self._reports())
+            asking = {name: group.create_task(service.ask()) for name, service in self._services.items()}
+        numbers, reports = counting.result(), reading.result()
+        told = {name: task.result() for name, task in asking.items()}
         seen = _seen(told, reports=reports, postgres=numbers is not None)
         parts = [_part(name, seen[name]) for name in PARTS]
         now = time.time()

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 from cachetools import TTLCache
 
+from memplane_core.background import end
 from memplane_core.contracts.memories import Degraded
 from memplane_core.domain.errors import IndexUnavailable
 from memplane_core.domain.filters import fingerprint, seen_by_index
@@ -166,8 +167,7 @@ class Nominator:
             return await self._without_index(query, degraded=["index"])
         except BaseException:
             if asking is not None:
-                asking.cancel()
-                await asyncio.gather(asking, return_exceptions=True)
+                await end(asking)
             raise
         if fresh.overflow and (found := await self._among_matches(query, most=SCAN_LIMIT)) is not None:
             return _scanned(found)

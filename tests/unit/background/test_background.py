@@ -1,10 +1,10 @@
-"""Work beside something else."""
+"""Work beside something else, and together with its like."""
 
 import asyncio
 
 import pytest
 
-from memplane_core.background import beside
+from memplane_core.background import beside, together
 
 pytestmark = pytest.mark.anyio
 
@@ -49,3 +49,43 @@ async def test_one_that_failed_spoils_nothing() -> None:
 
     async with beside(fails(), name="fails"):
         await asyncio.sleep(0)
+
+
+async def test_what_is_done_together_gives_its_results_in_order() -> None:
+    async def after(turns: int) -> int:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return turns
+
+    assert await together(after(turns) for turns in (5, 0, 3)) == [5, 0, 3]
+
+
+async def test_of_what_is_done_together_none_goes_on_after_one_has_failed() -> None:
+    ended: list[str] = []
+
+    async def fails() -> None:
+        raise KeyError("the first")
+
+    with pytest.raises(KeyError, match="the first"):
+        await together([_endless(ended, "one"), fails(), _endless(ended, "other")])
+    assert ended == ["one", "other"]
+
+
+async def test_of_what_is_done_together_none_goes_on_after_it_was_cancelled_though_one_takes_longer_to_end() -> None:
+    ended: list[str] = []
+    doing = asyncio.create_task(together([_endless(ended, "quick"), _endless(ended, "slow", turns=5)]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    doing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await doing
+    assert ended == ["quick", "slow"]
+
+
+async def _endless(ended: list[str], name: str, *, turns: int = 0) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        ended.append(name)

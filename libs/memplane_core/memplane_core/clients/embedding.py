@@ -14,6 +14,7 @@ import structlog
 import uuid_utils
 from cachetools import TTLCache
 
+from memplane_core.background import together
 from memplane_core.clients.http import HttpAnswer, ServiceHttp, ServiceTimeout, ServiceUnreachable
 from memplane_core.contracts.embedding import (
     EMBED_PATH,
@@ -125,7 +126,7 @@ class HttpEmbedder:
         """
         sent = [item for item in items if _is_text(item.head + item.text)]
         calls = [self._embed(tenant, part, model, "passage", lane, timeout_s=timeout_s) for part in _parts(sent)]
-        answers = await asyncio.gather(*calls)
+        answers = await together(calls)
         found = iter([embedded for answer in answers for embedded in _embedded(answer)])
         return [next(found) if _is_text(item.head + item.text) else _NO_TEXT for item in items]
 

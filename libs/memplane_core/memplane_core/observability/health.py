@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import Gauge
 
-from memplane_core.background import beside
+from memplane_core.background import beside, together
 from memplane_core.contracts.system import Health
 from memplane_core.observability.logs import get_logger
 from memplane_core.observability.tracebacks import describe
@@ -54,7 +54,7 @@ class HealthChecks:
         Why one failed is logged when it begins to: who may ask is everybody, and an error can name hosts and users.
         """
         checks = {**self._needed, **self._helpful}
-        results = await asyncio.gather(*(self._one(part, check) for part, check in checks.items()))
+        results = await together(self._one(part, check) for part, check in checks.items())
         parts = {part: "ok" if up else "unavailable" for part, up in zip(checks, results, strict=True)}
         if any(parts[part] != "ok" for part in self._needed):
             return Health("unavailable", parts)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pymilvus import MilvusException
 
+from memplane_core.background import together
 from memplane_core.domain.collections import CollectionName
 from memplane_core.domain.index import Generation
 from memplane_core.settings import MilvusSettings
@@ -110,7 +111,7 @@ class Collections:
             async with turns:
                 return await connection.load_state(name.collection)
 
-        return dict(zip(names, await asyncio.gather(*map(state, names)), strict=True))
+        return dict(zip(names, await together(map(state, names)), strict=True))
 
     async def drop(self, name: str) -> None:
         """Remove the collection; an absent one is no error. Raises IndexUnavailable."""

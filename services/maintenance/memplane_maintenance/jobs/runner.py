@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from memplane_core.background import beside
 from memplane_core.domain.errors import ErasureUnderWay, Unavailable
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
@@ -205,12 +206,8 @@ class JobRunner:
                 with contextlib.suppress(Unavailable):  # whether it still was ours shows when the step is saved
                     held = await renew_lease(tenant, self._database, held, ttl_s=self._lease_s)
 
-        renewing = asyncio.create_task(renew(), name="renew a job's lease")
-        try:
+        async with beside(renew(), name="renew a job's lease"):
             yield
-        finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
 
 
 async def _end(run: Run, connection: Connection, *, state: Ending, result: dict[str, int], error: str | None) -> None:
