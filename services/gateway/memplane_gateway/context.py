@@ -8,17 +8,13 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts.checks import check_query
+from memplane_core.contracts.checks import check_recall
 from memplane_core.contracts.context import ContextRequest, ContextResponse
-from memplane_core.contracts.observations import check_session
 from memplane_core.domain.context import check_template
-from memplane_core.domain.filters import parse_filter
-from memplane_core.domain.validity import valid_at_of
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.forwarding import Forwarder
-
-_BODY_BYTES: Final = 256 * 1024
+from memplane_gateway.memories import SINGLE_BODY_BYTES
 
 
 @post(
@@ -27,7 +23,7 @@ _BODY_BYTES: Final = 256 * 1024
     summary="Pack memories for a prompt",
     tags=["Memories"],
     status_code=200,
-    request_max_body_size=_BODY_BYTES,
+    request_max_body_size=SINGLE_BODY_BYTES,
     responses={
         200: answer(ContextResponse, "A block of text within the budget, and what stands in it."),
         **problems(400, 401, 403, 413, 422, 503, 504),
@@ -40,11 +36,7 @@ async def pack_context(
 
     Needs the scope `memories:read`.
     """
-    check_query(data.query)
-    if data.include_short_term is not None:
-        check_session(data.include_short_term, pointer="/include_short_term/")
-    parse_filter(data.filters)
-    valid_at_of(data.valid_at, pointer="/valid_at")
+    check_recall(data)
     if data.template is not None:
         check_template(data.template, pointer="/template")
     return await forwarder.forward(request, "memories:read", path="/v1/context", repeatable=True)

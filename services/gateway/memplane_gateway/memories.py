@@ -10,7 +10,7 @@ from litestar.params import FromPath, HeaderParameter, JSONBody
 from litestar.types import ControllerRouterHandler
 
 from memplane_core.clients.retrieval import IDEMPOTENCY_KEY
-from memplane_core.contracts.checks import check_batch, check_patch, check_write
+from memplane_core.contracts.checks import check_batch, check_patch, check_recall, check_write
 from memplane_core.contracts.limits import MAX_BODY_BYTES
 from memplane_core.contracts.memories import (
     BatchWrite,
@@ -22,9 +22,6 @@ from memplane_core.contracts.memories import (
     SearchResponse,
     WrittenMemory,
 )
-from memplane_core.contracts.observations import check_session
-from memplane_core.domain.filters import parse_filter
-from memplane_core.domain.validity import valid_at_of
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.forwarding import Forwarder
@@ -142,10 +139,7 @@ async def search_memories(
 
     With `include_short_term` the answer also holds what a session has observed. Needs the scope `memories:read`.
     """
-    parse_filter(data.filters)
-    valid_at_of(data.valid_at, pointer="/valid_at")
-    if data.include_short_term is not None:
-        check_session(data.include_short_term, pointer="/include_short_term/")
+    check_recall(data)
     return await forwarder.forward(request, "memories:read", path="/v1/memories/search", repeatable=True)
 
 

@@ -9,6 +9,7 @@ from litestar.params import JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from memplane_core.clients.retrieval import IDEMPOTENCY_KEY
+from memplane_core.contracts.checks import check_session
 from memplane_core.contracts.memories import SessionRef
 from memplane_core.contracts.observations import (
     ObservationBatch,
@@ -19,7 +20,6 @@ from memplane_core.contracts.observations import (
     SessionEnded,
     check_batch,
     check_observation,
-    check_session,
 )
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.documents import answer, problems

@@ -8,10 +8,8 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from litestar.types import ControllerRouterHandler
 
-from memplane_core.contracts.checks import check_query
+from memplane_core.contracts.checks import check_recall
 from memplane_core.contracts.why import WhyRequest, WhyResponse
-from memplane_core.domain.filters import parse_filter
-from memplane_core.domain.validity import valid_at_of
 from memplane_core.web.request import ServiceRequest
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.forwarding import Forwarder
@@ -38,9 +36,7 @@ async def why_not_recalled(
     A memory of another tenant, or of somebody whom the key is not bound to, is `missing` like one that never was.
     Needs the scope `memories:read`.
     """
-    check_query(data.query)
-    parse_filter(data.filters)
-    valid_at_of(data.valid_at, pointer="/valid_at")
+    check_recall(data)
     return await forwarder.forward(request, "memories:read", path="/v1/memories/why", repeatable=True)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from memplane_core.contracts.context import ContextItem, ContextRequest, ContextResponse
-from memplane_core.contracts.memories import FoundMemory, SearchRequest
+from memplane_core.contracts.memories import FoundMemory
 from memplane_core.domain.context import (
     SESSION_GROUP,
     ContextTemplate,
@@ -23,11 +23,6 @@ from memplane_core.domain.tenancy import Principal
 from memplane_retrieval.generations import Generations
 from memplane_retrieval.search import Searcher
 from memplane_retrieval.short_term import ShortTerm
-
-_SEARCHED: Final = (
-    "query", "top_k", "filters", "mode", "weights", "preset", "min_relevance", "now", "valid_at", "rerank",
-)  # fmt: skip
-"""Fields that a request has in common with a search."""
 
 _AT_ONCE: Final = 100_000
 _MOST_AT_ONCE: Final = 100
@@ -58,8 +53,7 @@ class ContextPacker:
             check_template(request.template, pointer="/template")
         # The session first: what becomes a memory in between is then in both, and not in neither.
         held = await self._held(principal, request)
-        asked = SearchRequest(**{name: getattr(request, name) for name in _SEARCHED}, touch=False)
-        answer = await self._searcher.search(principal, asked)
+        answer = await self._searcher.search(principal, request.as_search())
         policy = await self._generations.policy(principal.tenant)
         found = {str(memory.id): memory for memory in answer.results}
         observed = [_observed(its) for its in reversed(held) if str(its.id) not in found]

@@ -7,7 +7,7 @@ from litestar import Response, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
-from memplane_core.contracts.checks import check_batch, check_patch, check_query, check_write
+from memplane_core.contracts.checks import check_batch, check_patch, check_recall, check_write
 from memplane_core.contracts.filters import query_filter, query_moment
 from memplane_core.contracts.lists import ListRequest, Sort
 from memplane_core.contracts.memories import (
@@ -21,7 +21,6 @@ from memplane_core.contracts.memories import (
     SearchResponse,
     WrittenMemory,
 )
-from memplane_core.contracts.observations import check_session
 from memplane_core.domain.binding import narrowed, sees
 from memplane_core.domain.errors import NotFound
 from memplane_core.domain.filters import Filter, parse_filter
@@ -109,11 +108,10 @@ async def search_memories(
 ) -> SearchResponse:
     """Recall the memories that a query is about, and what a session holds where it asks for that."""
     principal = request.require("memories:read", bound=True)
-    check_query(data.query)
+    check_recall(data)
     session = data.include_short_term
     if session is None:
         return await searcher.search(principal, data)
-    check_session(session, pointer="/include_short_term/")
     # The session first: what becomes a memory in between is then in both, and not in neither.
     held = await short_term.read(principal, session, pointer="/include_short_term/")
     found = await searcher.search(principal, data)

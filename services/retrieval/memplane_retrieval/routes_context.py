@@ -6,9 +6,8 @@ from litestar import post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
-from memplane_core.contracts.checks import check_query
+from memplane_core.contracts.checks import check_recall
 from memplane_core.contracts.context import ContextRequest, ContextResponse
-from memplane_core.contracts.observations import check_session
 from memplane_core.web.request import ServiceRequest
 from memplane_retrieval.context import ContextPacker
 from memplane_retrieval.routes import SINGLE_BODY_BYTES
@@ -20,9 +19,7 @@ async def pack_context(
 ) -> ContextResponse:
     """Pack what bears on a query into a block of text."""
     principal = request.require("memories:read", bound=True)
-    check_query(data.query)
-    if data.include_short_term is not None:
-        check_session(data.include_short_term, pointer="/include_short_term/")
+    check_recall(data)
     return await context_packer.pack(principal, data)
 
 

@@ -7,6 +7,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET
 
+from memplane_core.contracts.checks import check_session
 from memplane_core.contracts.memories import SessionRef
 from memplane_core.contracts.observations import (
     ObservationBatch,
@@ -17,7 +18,6 @@ from memplane_core.contracts.observations import (
     SessionEnded,
     check_batch,
     check_observation,
-    check_session,
 )
 from memplane_core.web.repeats import fingerprint_of
 from memplane_core.web.request import ServiceRequest

@@ -6,7 +6,7 @@ from litestar import post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
-from memplane_core.contracts.checks import check_query
+from memplane_core.contracts.checks import check_recall
 from memplane_core.contracts.why import WhyRequest, WhyResponse
 from memplane_core.web.request import ServiceRequest
 from memplane_retrieval.routes import SINGLE_BODY_BYTES
@@ -19,7 +19,7 @@ async def why_not_recalled(
 ) -> WhyResponse:
     """Tell where a memory falls out of a search."""
     principal = request.require("memories:read", bound=True)
-    check_query(data.query)
+    check_recall(data)
     return await explainer.explain(principal, data)
 
 

@@ -8,18 +8,11 @@ from typing import Final
 
 import msgspec
 
-from memplane_core.contracts.checks import check_weights
 from memplane_core.contracts.memories import Degraded, FoundMemory, ScoreParts, SearchRequest, SearchResponse
 from memplane_core.contracts.policy import Policy
 from memplane_core.domain.binding import narrowed
 from memplane_core.domain.embedding import ModelProfile
-from memplane_core.domain.errors import (
-    EmbeddingUnavailable,
-    ModelMismatch,
-    NotFound,
-    Unavailable,
-    invalid,
-)
+from memplane_core.domain.errors import EmbeddingUnavailable, ModelMismatch, NotFound, Unavailable
 from memplane_core.domain.filters import Filter, index_superset, matches, parse_filter
 from memplane_core.domain.index import FloatArray, Generation
 from memplane_core.domain.lexical import query_words
@@ -83,7 +76,7 @@ class Searcher:
             trace: Takes down how the answer came about.
 
         Raises:
-            InvalidRequest: A filter, the weights or the query make no sense, or no user is named and has to be.
+            InvalidRequest: The filter makes no sense, or no user is named and has to be.
             Forbidden: The filter asks for somebody whom the caller's key is not bound to.
             EmbeddingUnavailable: The query could not be embedded in time, and words alone cannot answer.
             IndexUnavailable: The index is away, and there is too much for Postgres to stand in.
@@ -91,7 +84,6 @@ class Searcher:
         """
         policy = await self._generations.policy(principal.tenant)
         where = narrowed(principal, parse_filter(request.filters), require_user=policy.require_user)
-        _check(request)
         clock = None if request.now is None else to_utc(request.now, pointer="/now")
         now = clock or datetime.now(UTC)
         valid_at = valid_at_of(request.valid_at, now=clock, pointer="/valid_at")
@@ -286,13 +278,6 @@ def _wordy(generation: Generation) -> ModelProfile:
         anchor_high=1.0,
         multilingual=True,
     )
-
-
-def _check(request: SearchRequest) -> None:
-    if request.weights is not None and request.preset is not None:
-        raise invalid("/preset", "cannot be given together with weights")
-    if request.weights is not None:
-        check_weights(request.weights)
 
 
 def _result(place: Placed, *, origin: Origin, explain: bool) -> FoundMemory:

@@ -1,8 +1,9 @@
 """Why a memory was not recalled: the search is run once more, and the memory is looked for at each step of it."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from memplane_core.contracts.memories import SearchRequest, SearchResponse
+from memplane_core.contracts.memories import SearchResponse
 from memplane_core.contracts.why import Outcome, WhyRequest, WhyResponse
 from memplane_core.domain.binding import sees
 from memplane_core.domain.filters import matches, parse_filter
@@ -28,13 +29,10 @@ class Explainer:
         Raises:
             MemplaneError: Whatever the search itself raises.
         """
-        fields: dict[str, Any] = {name: getattr(asked, name) for name in SearchRequest.__struct_fields__}
-        fields |= {"touch": False, "explain": True, "include_short_term": None}
-        request = SearchRequest(**fields)
         trace = Trace()
-        found = await self._searcher.search(principal, request, trace=trace)
+        found = await self._searcher.search(principal, asked.as_search(), trace=trace)
         memory, hidden = await self._look(principal, asked)
-        unmatched = [] if memory is None else _unmatched(request.filters, memory)
+        unmatched = [] if memory is None else _unmatched(asked.filters, memory)
         place = next((n for n, its in enumerate(trace.ranked) if its.candidate.memory_id == asked.memory_id), None)
         ranked = None if place is None or memory is None else trace.ranked[place]
         return WhyResponse(
@@ -42,7 +40,7 @@ class Explainer:
             unmatched=unmatched,
             rank=None if ranked is None or place is None else place + 1,
             pool=len(trace.ranked),
-            top_k=request.top_k,
+            top_k=asked.top_k,
             score=ranked and ranked.score,
             relevance=ranked and ranked.relevance,
             explain=ranked and parts_of(ranked, origin=trace.origins[asked.memory_id], rerank=None),
@@ -56,22 +54,19 @@ class Explainer:
         """The memory as it is, and what keeps it out of every search like this."""
         clock = None if asked.now is None else to_utc(asked.now, pointer="/now")
         valid_at = valid_at_of(asked.valid_at, now=clock, pointer="/valid_at")
-        tenant, ids = principal.tenant, [asked.memory_id]
+        tenant = principal.tenant
         async with self._database.tenant(tenant) as connection:
-            there = await memories.read(tenant, connection, ids, also_expired=True)
-            alive = await memories.read(tenant, connection, ids)
-            holds = await memories.read(tenant, connection, ids, valid_at=valid_at)
-        memory = there.get(asked.memory_id)
-        if memory is None or not sees(principal, memory):
+            its = await memories.read_standing(tenant, connection, asked.memory_id, valid_at=valid_at)
+        if its is None or not sees(principal, its.memory):
             return None, "missing"
-        if memory.state != "active":
-            return memory, memory.state
-        if asked.memory_id not in alive:
-            return memory, "expired"
-        return memory, None if asked.memory_id in holds else "validity"
+        if its.memory.state != "active":
+            return its.memory, its.memory.state
+        if its.expired:
+            return its.memory, "expired"
+        return its.memory, None if its.holds else "validity"
 
 
-def _unmatched(filters: dict[str, Any], memory: Memory) -> list[str]:
+def _unmatched(filters: Mapping[str, Any], memory: Memory) -> list[str]:
     return [name for name, condition in filters.items() if not matches(parse_filter({name: condition}), memory)]
 
 

@@ -7,12 +7,28 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET
 
-from memplane_core.contracts.memories import BatchWrite, MemoryFields, MemoryPatch, MemoryWrite
+from memplane_core.contracts.memories import (
+    BatchWrite,
+    MemoryFields,
+    MemoryPatch,
+    MemoryWrite,
+    RecallFields,
+    SessionRef,
+)
 from memplane_core.contracts.policy import MaintenancePatch, PolicyPatch, PrioritySchedule
 from memplane_core.domain.context import ContextTemplate, check_template
 from memplane_core.domain.errors import Fault, InvalidRequest, invalid
-from memplane_core.domain.memory import CONTENT_BYTES, ENTITY_BYTES, LABEL_BYTES, METADATA_BYTES, METADATA_DEPTH
+from memplane_core.domain.filters import parse_filter
+from memplane_core.domain.memory import (
+    CONTENT_BYTES,
+    ENTITY_BYTES,
+    LABEL_BYTES,
+    METADATA_BYTES,
+    METADATA_DEPTH,
+    to_utc,
+)
 from memplane_core.domain.ranking import Weights
+from memplane_core.domain.validity import valid_at_of
 
 _BYTES = {
     "content": CONTENT_BYTES,
@@ -47,14 +63,22 @@ def check_patch(patch: MemoryPatch) -> None:
     _raise(_faults(patch, ""))
 
 
-def check_ids(body: msgspec.Struct, *names: str) -> None:
-    """Raises InvalidRequest with a fault for each of these fields of a body that no id of a user or agent can be."""
+def check_ids(body: msgspec.Struct, *names: str, pointer: str = "/") -> None:
+    """Raises InvalidRequest with a fault for each of these fields of a body that no id of a user or agent can be.
+
+    `pointer` is what comes before the name of a field in a fault.
+    """
     faults: list[Fault] = []
     for name in names:
         value: object = getattr(body, name)
         if isinstance(value, str):
-            faults += text_faults(value, f"/{name}", ENTITY_BYTES)
+            faults += text_faults(value, f"{pointer}{name}", ENTITY_BYTES)
     _raise(faults)
+
+
+def check_session(session: SessionRef, *, pointer: str = "/") -> None:
+    """`check_ids` for all that names a session."""
+    check_ids(session, "session_id", "user_id", "agent_id", pointer=pointer)
 
 
 def changed_fields(patch: msgspec.Struct, *, noun: str = "field") -> dict[str, Any]:
@@ -70,9 +94,19 @@ def changed_fields(patch: msgspec.Struct, *, noun: str = "field") -> dict[str, A
     return named
 
 
-def check_query(query: str) -> None:
-    """Raises InvalidRequest for a query that is too long, or that no text of a memory could be."""
-    _raise(text_faults(query, "/query", _QUERY_BYTES))
+def check_recall(asked: RecallFields) -> None:
+    """Raises InvalidRequest for a question that no search can answer, whatever is made of what it finds."""
+    _raise(text_faults(asked.query, "/query", _QUERY_BYTES))
+    parse_filter(asked.filters)
+    if asked.now is not None:
+        to_utc(asked.now, pointer="/now")
+    valid_at_of(asked.valid_at, pointer="/valid_at")
+    if asked.weights is not None:
+        if asked.preset is not None:
+            raise invalid("/preset", "cannot be given together with weights")
+        check_weights(asked.weights)
+    if asked.include_short_term is not None:
+        check_session(asked.include_short_term, pointer="/include_short_term/")
 
 
 def check_weights(weights: Weights) -> None:

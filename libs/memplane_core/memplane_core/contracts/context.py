@@ -6,30 +6,26 @@ from uuid import UUID
 
 import msgspec
 
-from memplane_core.contracts.filters import Filters
-from memplane_core.contracts.memories import Degraded, GivenValidAt, Mode, Moment, SessionRef
+from memplane_core.contracts.memories import Degraded, RecallFields, TopK
 from memplane_core.domain.budget import Counter
 from memplane_core.domain.context import ContextTemplate, GroupBy, Order
-from memplane_core.domain.ranking import Preset, Weights
 
 MaxTokens = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-class ContextRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ContextRequest(RecallFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a prompt should remember now.
 
     Attributes:
         query: What the prompt is about: the user's last words, say.
-        max_tokens: Longest block.
-        counter: What tokens are counted by. `estimate` is the platform's own count, which rather says too many than too
-            few; `bytes` are bytes of UTF-8, of which no tokenizer that works on bytes makes more tokens.
         top_k: Most memories that are considered.
-        filters: What they must match, as in a search; so are `mode`, `weights`, `preset`, `min_relevance`, `now`,
-            `valid_at` and `rerank`.
         touch: False leaves no trace in the memories that are given.
         include_short_term: A session whose newest observations come before the memories, in their order, whatever the
             query is.
+        max_tokens: Longest block.
+        counter: What tokens are counted by. `estimate` is the platform's own count, which rather says too many than too
+            few; `bytes` are bytes of UTF-8, of which no tokenizer that works on bytes makes more tokens.
         short_term_share: Part of `max_tokens` that they may take; what they leave is for memories.
         group_by: What memories stand together by.
         order: How they stand within a group: the most useful first, or in the order in which they happened.
@@ -37,20 +33,9 @@ class ContextRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         allow_truncation: True lets one memory be cut to the room that is left; none is otherwise.
     """
 
-    query: Annotated[str, msgspec.Meta(min_length=1, max_length=8192, description="1 to 8,192 bytes of UTF-8")]
+    top_k: TopK = 50
     max_tokens: MaxTokens = 1_000
     counter: Counter = "estimate"
-    top_k: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 50
-    filters: Filters = {}
-    mode: Mode = "hybrid"
-    weights: Weights | None = None
-    preset: Preset | None = None
-    min_relevance: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    now: Moment | None = None
-    valid_at: GivenValidAt | None = None
-    rerank: bool = False
-    touch: bool = True
-    include_short_term: SessionRef | None = None
     short_term_share: Share = 0.5
     group_by: GroupBy = "memory_type"
     order: Order = "useful"

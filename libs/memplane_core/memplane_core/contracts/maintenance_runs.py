@@ -58,7 +58,7 @@ class PruneStart(_Start, frozen=True, kw_only=True, tag="prune"):
         age_by: `accessed`: those that were last recalled, written, changed or restored at least `max_idle_days` ago.
             `occurred`: those that happened so long ago, and had nothing of this done for 30 days, or for
             `max_idle_days` where that is less.
-        max_idle_days: See there.
+        max_idle_days: See `age_by`.
         max_priority: Only those of at most this priority.
         grace_days: For how long what was forgotten can be restored.
         dry_run: Only tell what would be done.

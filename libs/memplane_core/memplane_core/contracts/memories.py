@@ -120,6 +120,7 @@ class BatchWritten(msgspec.Struct, kw_only=True):
 
 
 Mode = Literal["hybrid", "dense", "lexical"]
+TopK = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 
 Degraded = Literal["dense", "fresh", "index", "top_k", "rerank"]
 """What an answer had to do without: the query's vector, some fresh rows, the index, more candidates, the reranker."""
@@ -133,11 +134,13 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     agent_id: EntityId | UnsetType | None = UNSET
 
 
-class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A question to the memories.
+class RecallFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A question to the memories, whatever is made of those that are found.
 
     Attributes:
-        filters: What the memories found must match; all of them when left out.
+        query: What they are about: 1 to 8,192 bytes of UTF-8.
+        top_k: Most memories that are found.
+        filters: What they must match; all of them when left out.
         mode: `dense` by meaning alone, `lexical` by words alone, `hybrid` by both.
         weights: Of the parts of a score, the policy's when left out; not together with `preset`.
         preset: A ranking known by name: `dbgpt` adds similarity, recency and 0.15 x importance.
@@ -145,14 +148,12 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         now: Clock of the ranking, for replays; the server's own when left out.
         valid_at: The moment at which what is found must hold, or `any`; `now` when left out.
         touch: False leaves no trace of this search in what it found.
-        explain: True returns the parts of each score.
-        candidates: How many meaning and words each nominate; the server's choice when left out.
         rerank: True has the best candidates read once more by the installation's reranker, where it has one.
         include_short_term: A session whose observations are returned besides, whatever the query is.
     """
 
-    query: Annotated[str, msgspec.Meta(min_length=1, max_length=8192, description="1 to 8,192 bytes of UTF-8")]
-    top_k: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    query: Annotated[str, msgspec.Meta(min_length=1, max_length=8192)]
+    top_k: TopK = 10
     filters: Filters = {}
     mode: Mode = "hybrid"
     weights: Weights | None = None
@@ -161,10 +162,28 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     now: Moment | None = None
     valid_at: GivenValidAt | None = None
     touch: bool = True
-    explain: bool = False
-    candidates: Annotated[int, msgspec.Meta(ge=1, le=16_384)] | None = None
     rerank: bool = False
     include_short_term: SessionRef | None = None
+
+    def as_search(self) -> "SearchRequest":
+        """The search alone: it leaves no trace, and what the session holds is no part of it."""
+        fields: dict[str, Any] = {
+            name: getattr(self, name) for name in self.__struct_fields__ if name in SearchRequest.__struct_fields__
+        }
+        fields |= {"touch": False, "include_short_term": None}
+        return SearchRequest(**fields)
+
+
+class SearchRequest(RecallFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A question to the memories.
+
+    Attributes:
+        explain: True returns the parts of each score.
+        candidates: How many meaning and words each nominate; the server's choice when left out.
+    """
+
+    explain: bool = False
+    candidates: Annotated[int, msgspec.Meta(ge=1, le=16_384)] | None = None
 
 
 class ScoreParts(msgspec.Struct, kw_only=True, omit_defaults=False):

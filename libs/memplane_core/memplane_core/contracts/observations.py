@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from memplane_core.contracts.checks import check_write, text_faults
+from memplane_core.contracts.checks import check_session, check_write
 from memplane_core.contracts.memories import (
     Content,
     EntityId,
@@ -17,8 +17,7 @@ from memplane_core.contracts.memories import (
     Scene,
     SessionRef,
 )
-from memplane_core.domain.errors import Fault, InvalidRequest, invalid
-from memplane_core.domain.memory import ENTITY_BYTES
+from memplane_core.domain.errors import invalid
 from memplane_core.domain.observations import Observation
 
 MAX_BATCH: Final = 100
@@ -110,20 +109,6 @@ class SessionEnded(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     promoted: list[UUID]
-
-
-def check_session(session: SessionRef, *, pointer: str = "/") -> None:
-    """Raises InvalidRequest with a fault for each part of a session that no id can be.
-
-    `pointer` is what comes before the name of a field in a fault.
-    """
-    faults: list[Fault] = []
-    for name in ("session_id", "user_id", "agent_id"):
-        value: object = getattr(session, name)
-        if isinstance(value, str):
-            faults += text_faults(value, f"{pointer}{name}", ENTITY_BYTES)
-    if faults:
-        raise InvalidRequest("; ".join(f"{fault.pointer}: {fault.detail}" for fault in faults), faults=faults)
 
 
 def check_observation(observed: Observed, session: SessionRef, *, pointer: str = "") -> None:

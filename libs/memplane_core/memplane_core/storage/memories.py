@@ -84,6 +84,19 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     expired: bool
 
 
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a memory stands towards a search.
+
+    Attributes:
+        expired: By the database's clock.
+        holds: What it says is so at the moment asked for.
+    """
+
+    memory: Memory
+    expired: bool
+    holds: bool
+
+
 def memory_of(row: Row) -> Memory:
     """A memory from a row of `COLUMNS`."""
     return Memory(**{name: row[name] for name in Memory.__struct_fields__})
@@ -118,6 +131,21 @@ async def read(
         *values,
     )
     return {row["id"]: memory_of(row) for row in rows}
+
+
+async def read_standing(
+    tenant: TenantId, connection: Connection, memory_id: UUID, *, valid_at: ValidAt
+) -> Standing | None:
+    """One memory that exists, hidden and expired ones too, and whether it holds at a moment."""
+    values: list[Any] = [tenant, memory_id]
+    row = await connection.fetchrow(
+        f"""
+        SELECT {COLUMNS}, NOT {ALIVE} AS expired, true {holding(valid_at, values)} AS holds FROM {SOURCE}
+        WHERE m.tenant_id = $1 AND m.id = $2
+        """,
+        *values,
+    )
+    return Standing(memory=memory_of(row), expired=row["expired"], holds=row["holds"]) if row else None
 
 
 async def read_revision(
