@@ -39,12 +39,11 @@ async def list_entities(
     Needs the scope `memories:read`.
     """
     refuse_unknown(request, ("type", "limit", "cursor"))
-    given: dict[str, str | int | None] = {"type": entity_type, "limit": limit, "cursor": cursor}
     return await forwarder.forward(
         request,
         "memories:read",
         path="/v1/entities",
-        query={name: value for name, value in given.items() if value is not None},
+        query={"type": entity_type, "limit": limit, "cursor": cursor},
         repeatable=True,
     )
 

@@ -41,12 +41,11 @@ async def get_memory_history(
     Needs the scope `memories:read`.
     """
     refuse_unknown(request, ("limit", "cursor"))
-    given: dict[str, str | int | None] = {"limit": limit, "cursor": cursor}
     return await forwarder.forward(
         request,
         "memories:read",
         path=f"/v1/memories/{memory_id}/history",
-        query={name: value for name, value in given.items() if value is not None},
+        query={"limit": limit, "cursor": cursor},
         repeatable=True,
     )
 

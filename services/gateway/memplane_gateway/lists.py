@@ -96,18 +96,11 @@ async def list_memories(
     refuse_unknown(request, {*QUERY_FIELDS, "sort", "limit", "cursor", "valid_at"})
     query_filter(fields)
     valid_at_of(query_moment(valid_at), pointer="valid_at")
-    given: dict[str, str | int | None] = {
-        **fields,
-        "sort": sort,
-        "limit": limit,
-        "cursor": cursor,
-        "valid_at": valid_at,
-    }
     return await forwarder.forward(
         request,
         "memories:read",
         path="/v1/memories",
-        query={name: value for name, value in given.items() if value is not None},
+        query={**fields, "sort": sort, "limit": limit, "cursor": cursor, "valid_at": valid_at},
         repeatable=True,
     )
 

@@ -49,11 +49,8 @@ async def forget_memory(
 
     Needs the scope `memories:write`.
     """
-    return await forwarder.forward(
-        request,
-        "memories:write",
-        path=f"/v1/memories/{memory_id}/forget",
-        headers={"If-Match": if_match, IDEMPOTENCY_KEY: idempotency_key},
+    return await forwarder.change(
+        request, memory_id, deed="/forget", if_match=if_match, idempotency_key=idempotency_key
     )
 
 
@@ -82,11 +79,8 @@ async def restore_memory(
 
     Needs the scope `memories:write`.
     """
-    return await forwarder.forward(
-        request,
-        "memories:write",
-        path=f"/v1/memories/{memory_id}/restore",
-        headers={"If-Match": if_match, IDEMPOTENCY_KEY: idempotency_key},
+    return await forwarder.change(
+        request, memory_id, deed="/restore", if_match=if_match, idempotency_key=idempotency_key
     )
 
 
@@ -116,11 +110,8 @@ async def give_feedback(
     Needs the scope `memories:write`.
     """
     del data
-    return await forwarder.forward(
-        request,
-        "memories:write",
-        path=f"/v1/memories/{memory_id}/feedback",
-        headers={"If-Match": if_match, IDEMPOTENCY_KEY: idempotency_key},
+    return await forwarder.change(
+        request, memory_id, deed="/feedback", if_match=if_match, idempotency_key=idempotency_key
     )
 
 

@@ -185,12 +185,7 @@ async def update_memory(
     Needs the scope `memories:write`.
     """
     check_patch(data)
-    return await forwarder.forward(
-        request,
-        "memories:write",
-        path=f"/v1/memories/{memory_id}",
-        headers={"If-Match": if_match, IDEMPOTENCY_KEY: idempotency_key},
-    )
+    return await forwarder.change(request, memory_id, if_match=if_match, idempotency_key=idempotency_key)
 
 
 @delete(
@@ -216,12 +211,7 @@ async def delete_memory(
 
     Needs the scope `memories:write`.
     """
-    return await forwarder.forward(
-        request,
-        "memories:write",
-        path=f"/v1/memories/{memory_id}",
-        headers={"If-Match": if_match, IDEMPOTENCY_KEY: idempotency_key},
-    )
+    return await forwarder.change(request, memory_id, if_match=if_match, idempotency_key=idempotency_key)
 
 
 MEMORY_ROUTES: Final[Sequence[ControllerRouterHandler]] = (

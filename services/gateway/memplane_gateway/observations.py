@@ -150,7 +150,7 @@ async def list_observations(
         request,
         "memories:read",
         path="/v1/observations",
-        query={name: value for name, value in given.items() if value is not None},
+        query=given,
         repeatable=True,
     )
 
