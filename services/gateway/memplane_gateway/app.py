@@ -40,6 +40,7 @@ from memplane_gateway.history import HISTORY_ROUTES
 from memplane_gateway.imports import IMPORT_ROUTES
 from memplane_gateway.job_kinds import JobKinds
 from memplane_gateway.jobs import JOB_ROUTES
+from memplane_gateway.key_desk import KeyDesk
 from memplane_gateway.key_uses import KeyUses
 from memplane_gateway.keys import KEY_ROUTES
 from memplane_gateway.limit_routes import LIMIT_ROUTES
@@ -181,6 +182,9 @@ def _dependencies(parts: Parts) -> Mapping[str, Any]:
     def kinds() -> JobKinds:
         return JobKinds(parts.database, parts.embedder, parts.index_defaults, has_llm=parts.has_llm)
 
+    def key_desk() -> KeyDesk:
+        return KeyDesk(parts.database, parts.keyring, parts.directory)
+
     def keyring() -> Keyring:
         return parts.keyring
 
@@ -196,6 +200,7 @@ def _dependencies(parts: Parts) -> Mapping[str, Any]:
         embedder,
         forwarder,
         index_defaults,
+        key_desk,
         keyring,
         kinds,
         limit_directory,

@@ -31,6 +31,11 @@ class KeyDesk:
     """Makes, lists, replaces and revokes keys.
 
     Where a tenant's own key asks, it is passed as `by`: no key gives away more than it has.
+
+    Args:
+        database: Where keys are kept.
+        keyring: Makes them.
+        directory: Of this gateway, which takes note of a revoked one at once.
     """
 
     def __init__(self, database: Database, keyring: Keyring, directory: KeyDirectory) -> None:

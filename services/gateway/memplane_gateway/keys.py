@@ -11,10 +11,7 @@ from litestar.types import ControllerRouterHandler
 
 from memplane_core.contracts.admin import KeyCreate, KeyCreated, KeyPage, KeyRotate
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.security.keys import Keyring
-from memplane_core.storage.session import Database
 from memplane_core.web.request import ServiceRequest
-from memplane_gateway.auth import KeyDirectory
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.idempotency import IdempotencyKey
 from memplane_gateway.key_desk import KeyDesk
@@ -42,15 +39,11 @@ async def create_key(
     tenant_id: FromPath[UUID],
     data: JSONBody[KeyCreate],
     *,
-    database: NamedDependency[Database],
-    keyring: NamedDependency[Keyring],
-    directory: NamedDependency[KeyDirectory],
+    key_desk: NamedDependency[KeyDesk],
     idempotency_key: IdempotencyKey = None,
 ) -> KeyCreated:
     """Make a key for a tenant, with the scopes that its holder needs."""
-    return await KeyDesk(database, keyring, directory).create(
-        request, TenantId(tenant_id), wanted=data, repeat_key=idempotency_key
-    )
+    return await key_desk.create(request, TenantId(tenant_id), wanted=data, repeat_key=idempotency_key)
 
 
 @get(
@@ -64,15 +57,13 @@ async def list_keys(
     request: ServiceRequest,
     tenant_id: FromPath[UUID],
     *,
-    database: NamedDependency[Database],
-    keyring: NamedDependency[Keyring],
-    directory: NamedDependency[KeyDirectory],
+    key_desk: NamedDependency[KeyDesk],
     limit: PageLimit = 100,
     cursor: PageCursor = None,
 ) -> KeyPage:
     """Page through a tenant's keys, revoked ones included."""
     refuse_unknown(request, ("limit", "cursor"))
-    return await KeyDesk(database, keyring, directory).page(TenantId(tenant_id), limit=limit, cursor=cursor)
+    return await key_desk.page(TenantId(tenant_id), limit=limit, cursor=cursor)
 
 
 @delete(
@@ -88,15 +79,11 @@ async def revoke_key(
     tenant_id: FromPath[UUID],
     key_id: FromPath[str],
     *,
-    database: NamedDependency[Database],
-    keyring: NamedDependency[Keyring],
-    directory: NamedDependency[KeyDirectory],
+    key_desk: NamedDependency[KeyDesk],
     idempotency_key: IdempotencyKey = None,
 ) -> Response[None]:
     """Make a key invalid for good. Revoking it again changes nothing."""
-    return await KeyDesk(database, keyring, directory).revoke(
-        request, TenantId(tenant_id), key_id, repeat_key=idempotency_key
-    )
+    return await key_desk.revoke(request, TenantId(tenant_id), key_id, repeat_key=idempotency_key)
 
 
 @post(
@@ -113,15 +100,11 @@ async def rotate_key(
     key_id: FromPath[str],
     data: JSONBody[KeyRotate],
     *,
-    database: NamedDependency[Database],
-    keyring: NamedDependency[Keyring],
-    directory: NamedDependency[KeyDirectory],
+    key_desk: NamedDependency[KeyDesk],
     idempotency_key: IdempotencyKey = None,
 ) -> KeyCreated:
     """Make a key in another's place. The old one expires when the overlap ends."""
-    return await KeyDesk(database, keyring, directory).rotate(
-        request, TenantId(tenant_id), key_id, how=data, repeat_key=idempotency_key
-    )
+    return await key_desk.rotate(request, TenantId(tenant_id), key_id, how=data, repeat_key=idempotency_key)
 
 
 KEY_ROUTES: Final[Sequence[ControllerRouterHandler]] = (create_key, list_keys, revoke_key, rotate_key)

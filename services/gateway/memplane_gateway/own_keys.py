@@ -9,10 +9,7 @@ from litestar.params import FromPath, JSONBody
 from litestar.types import ControllerRouterHandler
 
 from memplane_core.contracts.admin import KeyCreate, KeyCreated, KeyPage, KeyRotate
-from memplane_core.security.keys import Keyring
-from memplane_core.storage.session import Database
 from memplane_core.web.request import ServiceRequest
-from memplane_gateway.auth import KeyDirectory
 from memplane_gateway.documents import answer, problems
 from memplane_gateway.idempotency import IdempotencyKey
 from memplane_gateway.key_desk import KeyDesk
@@ -38,9 +35,7 @@ async def create_own_key(
     request: ServiceRequest,
     data: JSONBody[KeyCreate],
     *,
-    database: NamedDependency[Database],
-    keyring: NamedDependency[Keyring],
-    directory: NamedDependency[KeyDirectory],
+    key_desk: NamedDependency[KeyDesk],
     idempotency_key: IdempotencyKey = None,
 ) -> KeyCreated:
     """Make another key of your tenant, with no scope that yours does not have, and no longer life.
@@ -48,9 +43,7 @@ async def create_own_key(
     Needs the scope `tenant:admin`.
     """
     principal = request.require("tenant:admin")
-    return await KeyDesk(database, keyring, directory).create(
-        request, principal.tenant, wanted=data, by=principal, repeat_key=idempotency_key
-    )
+    return await key_desk.create(request, principal.tenant, wanted=data, by=principal, repeat_key=idempotency_key)
 
 
 @get(
@@ -66,9 +59,7 @@ async def create_own_key(
 async def list_own_keys(
     request: ServiceRequest,
     *,
-    database: NamedDependency[Database],
-    keyring: NamedDependency[Keyring],
-    directory: NamedDependency[KeyDirectory],
+    key_desk: NamedDependency[KeyDesk],
     limit: PageLimit = 100,
     cursor: PageCursor = None,
 ) -> KeyPage:
@@ -78,7 +69,7 @@ async def list_own_keys(
     """
     principal = request.require("tenant:admin")
     refuse_unknown(request, ("limit", "cursor"))
-    return await KeyDesk(database, keyring, directory).page(principal.tenant, limit=limit, cursor=cursor)
+    return await key_desk.page(principal.tenant, limit=limit, cursor=cursor)
 
 
 @delete(
@@ -93,9 +84,7 @@ async def revoke_own_key(
     request: ServiceRequest,
     key_id: FromPath[str],
     *,
-    database: NamedDependency[Database],
-    keyring: NamedDependency[Keyring],
-    directory: NamedDependency[KeyDirectory],
+    key_desk: NamedDependency[KeyDesk],
     idempotency_key: IdempotencyKey = None,
 ) -> Response[None]:
     """Make a key of your tenant invalid for good, your own too. Revoking it again changes nothing.
@@ -103,9 +92,7 @@ async def revoke_own_key(
     Needs the scope `tenant:admin`.
     """
     principal = request.require("tenant:admin")
-    return await KeyDesk(database, keyring, directory).revoke(
-        request, principal.tenant, key_id, repeat_key=idempotency_key
-    )
+    return await key_desk.revoke(request, principal.tenant, key_id, repeat_key=idempotency_key)
 
 
 @post(
@@ -121,9 +108,7 @@ async def rotate_own_key(
     key_id: FromPath[str],
     data: JSONBody[KeyRotate],
     *,
-    database: NamedDependency[Database],
-    keyring: NamedDependency[Keyring],
-    directory: NamedDependency[KeyDirectory],
+    key_desk: NamedDependency[KeyDesk],
     idempotency_key: IdempotencyKey = None,
 ) -> KeyCreated:
     """Make a key in another's place, also in that of the key you ask with. The old one expires when the overlap ends.
@@ -131,9 +116,7 @@ async def rotate_own_key(
     Needs the scope `tenant:admin`, and every scope of the key.
     """
     principal = request.require("tenant:admin")
-    return await KeyDesk(database, keyring, directory).rotate(
-        request, principal.tenant, key_id, how=data, by=principal, repeat_key=idempotency_key
-    )
+    return await key_desk.rotate(request, principal.tenant, key_id, how=data, by=principal, repeat_key=idempotency_key)
 
 
 OWN_KEY_ROUTES: Final[Sequence[ControllerRouterHandler]] = (
