@@ -26,6 +26,7 @@ DEPENDENCIES = (
     "embedder",
     "forwarder",
     "index_defaults",
+    "key_desk",
     "keyring",
     "kinds",
     "limit_directory",
