@@ -186,7 +186,8 @@ class LimitSettings(Section):
 
     Rates are for all keys of a tenant together: `write` of requests that change something, `search` of those that
     read, `admin` of the tenant's own administration. `tokens_a_day` are of new texts and queries, from midnight UTC.
-    `stored_memories` are active ones. `body_bytes` and `batch_items` can only be less than what a route takes anyway.
+    `stored_memories` are active ones and observations that sessions hold. `body_bytes` and `batch_items` can only be
+    less than what a route takes anyway.
 
     While Valkey does not answer within `timeout_s` no rate is enforced; quotas are kept by Postgres.
     """

@@ -14,7 +14,7 @@ from litestar.types import ControllerRouterHandler
 from memplane_core.contracts.limits import QuotaUse, UsageView
 from memplane_core.domain.errors import invalid
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.storage.limits import effective, stored_memories, tenant_limits
+from memplane_core.storage.limits import effective, stored_count, tenant_limits
 from memplane_core.storage.session import Database
 from memplane_core.storage.usage_days import tokens_today, usage_days
 from memplane_core.web.request import ServiceRequest
@@ -95,13 +95,14 @@ async def _usage(
         raise invalid("from", f"must be less than {_MOST_DAYS} days before to")
     async with database.tenant(tenant) as connection:
         limits = effective(await tenant_limits(tenant, connection), directory.defaults)
-        stored = await stored_memories(tenant, connection)
+        stored = await stored_count(tenant, connection)
         tokens = await tokens_today(tenant, connection)
         days = await usage_days(tenant, connection, first=since, last=until)
     midnight = datetime.combine(now.date() + timedelta(days=1), time(), UTC)
     return UsageView(
         tenant_id=tenant,
-        stored_memories=_quota(stored, limits.stored_memories, resets_at=None),
+        stored_memories=_quota(stored.total, limits.stored_memories, resets_at=None),
+        held_observations=stored.held,
         tokens_today=_quota(tokens, limits.tokens_a_day, resets_at=midnight),
         days=list(days),
         limits=limits,

@@ -162,7 +162,9 @@ def _jobs(jobs: Sequence[JobsView]) -> list[GaugeMetricFamily]:
 
 def _tenants(numbers: Numbers) -> list[GaugeMetricFamily]:
     """Of the largest tenants, those near a quota and those furthest behind, and of no others."""
-    stored = GaugeMetricFamily("memplane_tenant_memories", "Active memories.", labels=["tenant"])
+    stored = GaugeMetricFamily(
+        "memplane_tenant_memories", "Active memories, and observations that sessions hold.", labels=["tenant"]
+    )
     tokens = GaugeMetricFamily(
         "memplane_tenant_tokens_today", "Tokens of new texts and queries since midnight UTC.", labels=["tenant"]
     )

@@ -344,7 +344,7 @@ class TestQuotas:
         self, client: httpx2.AsyncClient, service: Service
     ) -> None:
         async with service.database.tenant(service.tenant) as connection:
-            limits = {"stored_memories": 1}
+            limits = {"stored_memories": 6}
             await connection.execute("UPDATE tenant SET limits = $2 WHERE id = $1", service.tenant, limits)
         made = [(await observe(client, f"thing {n}"))["id"] for n in range(6)]
         refused = await client.post("/v1/observations", json={"content": "one more", **SESSION})

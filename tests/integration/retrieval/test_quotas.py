@@ -12,7 +12,7 @@ from memplane_core.contracts.limits import EffectiveLimits
 from memplane_core.domain.errors import MemplaneError, QuotaExceeded
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import PostgresSettings
-from memplane_core.storage.limits import recount_memories, stored_memories
+from memplane_core.storage.limits import StoredCount, recount_memories, stored_count
 from memplane_core.storage.migrate import upgrade
 from memplane_core.storage.session import Database, is_contention
 from memplane_core.storage.token_quota import TokenQuota
@@ -45,8 +45,8 @@ async def counted(database: Database, tenant: TenantId) -> int:
     """The count, which must be right."""
     async with database.tenant(tenant) as connection:
         recount = await recount_memories(tenant, connection, mend=False)
-        assert recount.stored == recount.counted == await stored_memories(tenant, connection)
-    return recount.stored
+        assert recount.stored == recount.counted == await stored_count(tenant, connection)
+    return recount.stored.total
 
 
 async def post(client: httpx2.AsyncClient, **body: Any) -> httpx2.Response:
@@ -149,10 +149,16 @@ class TestStoredMemories:
 
     async def test_a_count_that_is_wrong_is_mended(self, database: Database, tenant: TenantId) -> None:
         await run(database, tenant, _INSERT, 5)
-        await run(database, tenant, "UPDATE memory_count SET stored = stored + 7 WHERE tenant_id = $1")
+        await run(database, tenant, "UPDATE memory_count SET stored = stored + 7, held = held + 3 WHERE tenant_id = $1")
+        await limit(database, tenant, stored_memories=1)
         async with database.tenant(tenant) as connection:
             recount = await recount_memories(tenant, connection)
-        assert (recount.stored, recount.counted) == (5, 12)
+        assert (recount.stored, recount.counted) == (StoredCount(5, 0), StoredCount(12, 3))
+        assert await counted(database, tenant) == 5
+        # And the other way, which is no writing of memories either: a full quota is no reason to go on counting wrong.
+        await run(database, tenant, "UPDATE memory_count SET stored = stored - 3 WHERE tenant_id = $1")
+        async with database.tenant(tenant) as connection:
+            recount = await recount_memories(tenant, connection)
         assert await counted(database, tenant) == 5
 
     async def test_it_is_right_after_postgres_was_killed_among_writes(self) -> None:

@@ -14,6 +14,7 @@ from memplane_core.domain.tenancy import TenantId
 from memplane_core.domain.text import terms, tokens
 from memplane_core.settings import PostgresSettings
 from memplane_core.storage import words
+from memplane_core.storage.limits import StoredCount, recount_memories
 from memplane_core.storage.migrate import upgrade
 from memplane_core.storage.session import Connection, Database
 from memplane_core.storage.words import Owner
@@ -80,9 +81,25 @@ async def write(tenant: TenantId, connection: Connection, memories: list[Old]) -
             )
 
 
-@pytest.fixture
+async def observe(tenant: TenantId, connection: Connection, *, count: int) -> None:
+    """Observations, in the schema of revision 0017."""
+    await connection.execute(
+        """
+        INSERT INTO observation (tenant_id, id, seq, session_id, content, scene, memory_type, importance, unscored,
+            metadata, occurred_at, occurred_given, observed_at)
+        SELECT $1, gen_random_uuid(), n, 's', 'seen', '{}', 'experience', 0.5, false, '{}', $2, true, $2
+        FROM generate_series(1, $3) AS n
+        """,
+        *(tenant, AT, count),
+    )
+
+
+@pytest.fixture(scope="module")
 async def aged(postgres: PostgresServer) -> AsyncGenerator[tuple[Database, list[tuple[TenantId, dict[str, Old]]]]]:
-    """A database of revision 0001 in which two tenants remember the same, upgraded to the newest."""
+    """A database of revision 0001 in which two tenants remember the same, upgraded to the newest.
+
+    On the way, when there were observations, the one has come to hold two and the other three.
+    """
     name = postgres.create_database()
     migrate = partial(upgrade, postgres.owner_url(name), "memplane_app")
     await to_thread.run_sync(partial(migrate, revision="0001"))
@@ -93,6 +110,11 @@ async def aged(postgres: PostgresServer) -> AsyncGenerator[tuple[Database, list[
         for tenant, memories in tenants:
             async with database.tenant(tenant) as connection:
                 await write(tenant, connection, list(memories.values()))
+    await to_thread.run_sync(partial(migrate, revision="0017"))
+    async with Database.open(settings) as database:
+        for count, (tenant, _) in enumerate(tenants, start=2):
+            async with database.tenant(tenant) as connection:
+                await observe(tenant, connection, count=count)
     await to_thread.run_sync(migrate)
     async with Database.open(settings) as database:
         yield database, tenants
@@ -131,3 +153,15 @@ class TestWordsOfOldMemories:
                 assert not await words.nominate(
                     tenant, connection, terms("退款"), owner=Owner("u1", None, None), limit=10
                 )
+
+
+class TestObservationsOfAnOlderSchema:
+    async def test_count_as_stored_from_the_upgrade_on(
+        self, aged: tuple[Database, list[tuple[TenantId, dict[str, Old]]]]
+    ) -> None:
+        database, tenants = aged
+        for held, (tenant, memories) in enumerate(tenants, start=2):
+            active = sum(memory.state == "active" for memory in memories.values())
+            async with database.tenant(tenant) as connection:
+                counts = await recount_memories(tenant, connection, mend=False)
+            assert counts.stored == counts.counted == StoredCount(total=active + held, held=held)

@@ -11,6 +11,7 @@ from tests.integration.transfer.test_import import furnish
 
 from memplane_core.contracts.policy import Policy, PolicyPatch
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.limits import StoredCount, stored_count
 from memplane_core.storage.session import Database
 
 pytestmark = pytest.mark.anyio
@@ -91,5 +92,5 @@ async def test_every_column_is_the_same_after_a_round_trip(
         assert {name for name, found in values.items() if len(found) == 1} == set(), table
         assert await rows_of(database, theirs, table) == before
     async with database.tenant(theirs) as connection:
-        stored = await connection.fetchval("SELECT sum(stored) FROM memory_count WHERE tenant_id = $1", theirs)
-    assert stored == 702
+        stored = await stored_count(theirs, connection)
+    assert stored == StoredCount(total=702 + 3, held=3)

@@ -70,7 +70,8 @@ class TenantLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         search: Requests that read.
         admin: Requests of the tenant's own administration: keys, policy, jobs, export.
         tokens_a_day: Tokens of new texts and queries, from midnight to midnight UTC.
-        stored_memories: Active memories; what is forgotten, merged or deleted does not count.
+        stored_memories: Active memories, and observations that sessions hold; what is forgotten, merged or deleted
+            does not count.
         body_bytes: Longest body of a request; no route takes more than it does anyway.
         batch_items: Most memories in one batch.
     """
@@ -104,7 +105,7 @@ class EffectiveLimits(msgspec.Struct, frozen=True, kw_only=True):
         search: Requests that read.
         admin: Requests of the tenant's own administration: keys, policy, jobs, export.
         tokens_a_day: Tokens of new texts and queries, from midnight to midnight UTC.
-        stored_memories: Active memories.
+        stored_memories: Active memories, and observations that sessions hold.
         body_bytes: Longest body of a request.
         batch_items: Most memories in one batch.
     """
@@ -166,7 +167,8 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True):
     """What a tenant has and does.
 
     Attributes:
-        stored_memories: Active memories now.
+        stored_memories: Active memories now, together with the observations that sessions hold.
+        held_observations: How many of those are observations.
         tokens_today: Tokens embedded since midnight UTC.
         days: Each day of the range on which something happened, oldest first; a few seconds behind.
         limits: What holds for the tenant.
@@ -174,6 +176,7 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True):
 
     tenant_id: UUID
     stored_memories: QuotaUse
+    held_observations: int
     tokens_today: QuotaUse
     days: list[UsageDay]
     limits: EffectiveLimits

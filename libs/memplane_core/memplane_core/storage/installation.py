@@ -19,7 +19,7 @@ class TenantNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """What a tenant has and may have; a limit of None is none.
 
     Attributes:
-        stored: Active memories.
+        stored: Active memories, and observations that sessions hold.
         tokens: Of new texts and queries since midnight UTC.
     """
 

@@ -1,4 +1,4 @@
-"""Limits of tenants and keys as they are stored, and how many memories a tenant has."""
+"""Limits of tenants and keys as they are stored, and how much a tenant has stored."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -12,11 +12,23 @@ from memplane_core.storage.session import Connection
 from memplane_core.storage.tenants import no_tenant
 
 
-class Recount(msgspec.Struct, frozen=True):
-    """How many active memories there are, and how many had been counted."""
+class StoredCount(msgspec.Struct, frozen=True):
+    """What counts against the quota `stored_memories`.
 
-    stored: int
-    counted: int
+    Attributes:
+        total: Active memories, and what sessions hold.
+        held: What sessions hold alone.
+    """
+
+    total: int
+    held: int
+
+
+class Recount(msgspec.Struct, frozen=True):
+    """How much is stored, and how much of it had been counted."""
+
+    stored: StoredCount
+    counted: StoredCount
 
 
 class KeyAndTenant(msgspec.Struct, frozen=True):
@@ -115,35 +127,48 @@ async def limits_of_key(
     return KeyAndTenant(effective(own, defaults), msgspec.convert(row["key"] or {}, KeyLimits))
 
 
-async def stored_memories(tenant: TenantId, connection: Connection) -> int:
-    """How many active memories the tenant has."""
-    return int(
-        await connection.fetchval("SELECT coalesce(sum(stored), 0) FROM memory_count WHERE tenant_id = $1", tenant)
+async def stored_count(tenant: TenantId, connection: Connection) -> StoredCount:
+    """How much the tenant has stored."""
+    row = await connection.fetchrow(
+        "SELECT coalesce(sum(stored), 0)::bigint AS total, coalesce(sum(held), 0)::bigint AS held"
+        " FROM memory_count WHERE tenant_id = $1",
+        tenant,
     )
+    assert row is not None
+    return StoredCount(row["total"], row["held"])
 
 
 async def recount_memories(tenant: TenantId, connection: Connection, *, mend: bool = True) -> Recount:
-    """Count the tenant's active memories one by one, and set the count right where it is not.
+    """Count the tenant's active memories and held observations one by one, and set the count right where it is not.
 
     Both are read in one snapshot, in which they agree whatever is under way, so that this needs no lock.
     """
     row = await connection.fetchrow(
         """
-        WITH truth AS MATERIALIZED (
+        WITH held AS MATERIALIZED (
+            SELECT count(*) AS n FROM observation WHERE tenant_id = $1
+        ), active AS MATERIALIZED (
             SELECT count(*) AS n FROM memory WHERE tenant_id = $1 AND state = 'active'
+        ), truth AS MATERIALIZED (
+            SELECT active.n + held.n AS total, held.n AS held FROM active, held
         ), counted AS MATERIALIZED (
-            SELECT coalesce(sum(stored), 0)::bigint AS n FROM memory_count WHERE tenant_id = $1
+            SELECT coalesce(sum(stored), 0)::bigint AS total, coalesce(sum(held), 0)::bigint AS held
+            FROM memory_count WHERE tenant_id = $1
         ), mended AS (
-            INSERT INTO memory_count (tenant_id, stored)
-            SELECT $1, truth.n - counted.n FROM truth, counted WHERE $2 AND truth.n <> counted.n
+            INSERT INTO memory_count (tenant_id, stored, held)
+            SELECT $1, t.total - c.total, t.held - c.held FROM truth t, counted c
+            WHERE $2 AND (t.total, t.held) <> (c.total, c.held)
         )
-        SELECT truth.n AS stored, counted.n AS counted FROM truth, counted
+        SELECT t.total, t.held, c.total AS counted, c.held AS counted_held FROM truth t, counted c
         """,
         tenant,
         mend,
     )
     assert row is not None
-    return Recount(row["stored"], row["counted"])
+    return Recount(
+        stored=StoredCount(row["total"], row["held"]),
+        counted=StoredCount(row["counted"], row["counted_held"]),
+    )
 
 
 def _record(limits: TenantLimits | KeyLimits) -> dict[str, Any]:

@@ -162,7 +162,7 @@ class Database:
 
         Args:
             settings: Of the connections.
-            stored_memories: Most active memories of a tenant that has no limit of its own.
+            stored_memories: Most that a tenant without a limit of its own may have stored.
         """
         pool = asyncpg.create_pool(
             settings.url.get_secret_value(),
@@ -183,7 +183,7 @@ class Database:
         """A transaction that sees and writes the rows of `tenant` alone; committed when the block ends without error.
 
         Raises:
-            QuotaExceeded: It would leave the tenant with more memories than it may have.
+            QuotaExceeded: It would leave the tenant with more stored than it may have. Told when the block ends.
             ErasureUnderWay: It would write about somebody who is being erased.
             Conflict: It would write what was made from a memory that was erased within the last day.
             NotFound: It would write a memory of a tenant that is gone.
@@ -246,7 +246,7 @@ def _told(error: asyncpg.PostgresError) -> MemplaneError | None:
     """What an error that the schema raises means to a caller; None for all others."""
     detail = str(getattr(error, "detail", ""))
     match getattr(error, "sqlstate", None):
-        case "MPQ01":  # by what counts memories as they are written
+        case "MPQ01":  # by what looks at quotas when a transaction ends
             full = msgspec.json.decode(detail, type=_Full)
             return quota_exceeded(str(error.args[0]), limit=full.limit, used=full.used)
         case "MPE01":  # by what keeps memories from being written about whoever is being erased
