@@ -1,10 +1,11 @@
 """The routes of short-term memory, as the gateway forwards them."""
 
 from typing import Annotated, Final
+from uuid import UUID
 
-from litestar import Response, get, post
+from litestar import Response, delete, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromQuery, JSONBody, QueryParameter
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET
 
 from memplane_core.contracts.checks import check_session
@@ -79,6 +80,16 @@ async def list_observations(
     return await short_term.page(principal, session, limit=limit, cursor=cursor)
 
 
+@delete("/v1/observations/{observation_id:uuid}")
+async def delete_observation(
+    request: ServiceRequest, observation_id: FromPath[UUID], short_term: NamedDependency[ShortTerm]
+) -> Response[None]:
+    """Take an observation back that a session holds."""
+    principal = request.require("memories:write", bound=True)
+    done = await short_term.delete(principal, observation_id, fingerprint=await fingerprint_of(request))
+    return Response(None, status_code=204, headers=done.headers)
+
+
 @post("/v1/sessions/end", status_code=200, request_max_body_size=SINGLE_BODY_BYTES)
 async def end_session(
     request: ServiceRequest, data: JSONBody[SessionRef], short_term: NamedDependency[ShortTerm]
@@ -90,4 +101,4 @@ async def end_session(
     return Response(done.outcome, headers=done.headers)
 
 
-SESSION_ROUTES: Final = [observe, observe_many, list_observations, end_session]
+SESSION_ROUTES: Final = [observe, observe_many, list_observations, delete_observation, end_session]

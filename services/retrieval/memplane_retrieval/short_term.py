@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
+from uuid import UUID
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -17,26 +18,24 @@ from memplane_core.contracts.observations import (
     SessionEnded,
 )
 from memplane_core.contracts.policy import Policy
-from memplane_core.domain.binding import check_fields
-from memplane_core.domain.chunking import FindableText, findable
+from memplane_core.domain.binding import check_fields, sees
+from memplane_core.domain.chunking import FindableText
 from memplane_core.domain.errors import Conflict, EmbeddingUnavailable, NotFound, invalid
 from memplane_core.domain.index import Generation
-from memplane_core.domain.memory import DEFAULT_PRIORITY, head_of
 from memplane_core.domain.observations import MOST_HELD, Observation, Session, ShortTermRules, alike_from, take
 from memplane_core.domain.ports import Embedder, Kicker
 from memplane_core.domain.tenancy import Principal, TenantId
-from memplane_core.domain.text import terms
-from memplane_core.storage import idempotency, memory_writes, observations
-from memplane_core.storage.idempotency import Fingerprint
+from memplane_core.storage import audit, idempotency, memories, observations
+from memplane_core.storage.idempotency import EFFECTS, Effect, Fingerprint
 from memplane_core.storage.new_memories import NewMemory
 from memplane_core.storage.observations import Buffer, StoredObservation, observed_at_of, seq_of
 from memplane_core.storage.session import Connection, Database
-from memplane_core.storage.usage_days import add_tokens
 from memplane_core.web.repeats import Once, once
 from memplane_retrieval.attempts import attempts, is_contention
 from memplane_retrieval.changes import new_memory
-from memplane_retrieval.embedding import Chunker, TextToChunk, tokens_later
+from memplane_retrieval.embedding import Chunker, TextToChunk
 from memplane_retrieval.generations import Generations
+from memplane_retrieval.promotion import promote
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +54,7 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShortTerm:
-    """Takes observations, reads what sessions hold, and ends sessions.
+    """Takes observations and takes them back, reads what sessions hold, and ends sessions.
 
     Args:
         database: Where.
@@ -98,7 +97,7 @@ class ShortTerm:
             Forbidden: The session names somebody whom the caller's key is not bound to.
             InvalidRequest: It names no user, and the tenant's policy asks for it; or a time is out of range.
             IdempotencyMismatch, IdempotencyInFlight: See `storage.idempotency`.
-            QuotaExceeded: The tenant may not have as many memories as this would make, or has no tokens left today.
+            QuotaExceeded: The tenant may not have as much stored as this would make, or has no tokens left today.
             Conflict: Others were in the way for too long.
         """
         tenant = principal.tenant
@@ -159,6 +158,52 @@ class ShortTerm:
             if done.outcome.promoted:
                 self._kicker.kick(tenant)
             return done
+        raise Conflict("others keep being in the way; try again", retry_after=1)
+
+    async def delete(
+        self, principal: Principal, observation_id: UUID, *, fingerprint: Fingerprint | None
+    ) -> Once[None]:
+        """Take an observation back that a session holds: it is nowhere any more, and becomes no memory.
+
+        Raises:
+            IdempotencyMismatch, IdempotencyInFlight: See `storage.idempotency`.
+            NotFound: No session of the caller's holds it; says so where there is a memory of this id by now.
+            Conflict: Others were in the way for too long.
+        """
+        tenant = principal.tenant
+        async with self._database.tenant(tenant) as connection:
+            whose = await observations.session_of(tenant, connection, observation_id)
+            if whose is None or not sees(principal, whose):
+                # Asked after it was looked for: who has deleted it in between has also left this.
+                if fingerprint and await idempotency.recall(tenant, connection, fingerprint, kind=EFFECTS):
+                    return Once(None, replayed=True)
+                raise await _not_held(principal, connection, observation_id)
+
+        async def act(connection: Connection) -> list[Effect]:
+            await observations.hold_session(tenant, connection, whose)
+            if not await observations.delete_observation(tenant, connection, observation_id):
+                raise await _not_held(principal, connection, observation_id)
+            await audit.record(
+                connection,
+                tenant=tenant,
+                actor=principal.key_id,
+                action="deleteObservation",
+                target=str(observation_id),
+                result="done",
+                source=principal.source,
+                request_id=principal.request_id,
+            )
+            return [Effect(str(observation_id))]
+
+        async for _ in attempts():
+            try:
+                async with self._turn(tenant, whose):
+                    done = await once(tenant, self._database, fingerprint, kind=EFFECTS, act=act)
+            except Exception as error:
+                if is_contention(error):
+                    continue
+                raise
+            return Once(None, done.replayed)
         raise Conflict("others keep being in the way; try again", retry_after=1)
 
     async def page(
@@ -268,36 +313,6 @@ _ALL: Final = 2 * MOST_HELD
 """More than any session holds."""
 
 
-async def promote(
-    principal: Principal, connection: Connection, leaving: Sequence[StoredObservation], *, generation: int
-) -> None:
-    """Make memories of observations, of the same ids, in the transaction that takes them out of their session.
-
-    One that was not embedded, or for another generation, is stored as a memory is whose text cannot be embedded in
-    time: found by its words at once, by its meaning when the drain has embedded it. It is charged as such.
-
-    Args:
-        principal: Whose they are.
-        connection: The transaction, which holds the session's lock.
-        leaving: In the order in which they are to be made.
-        generation: The active one.
-    """
-    if not leaving:
-        return
-    texts = {its.observation.id: _text_of(its, generation=generation) for its in leaving}
-    # A memory that has such an id already has come with an import: it is this very one.
-    made = await memory_writes.insert(
-        principal, connection, [_as_memory(its) for its in leaving], generation=generation, texts=texts
-    )
-    later = sum(
-        tokens_later(TextToChunk(its.observation.content, its.observation.actor, its.observation.occurred_at))
-        for its in leaving
-        if its.observation.id in made and not texts[its.observation.id].embedded
-    )
-    if later:
-        await add_tokens(principal.tenant, connection, later)
-
-
 def session_of(principal: Principal, named: SessionRef, *, policy: Policy, pointer: str = "/") -> Session:
     """The session that a request names, with what the caller's key is bound to filled in.
 
@@ -314,6 +329,15 @@ def session_of(principal: Principal, named: SessionRef, *, policy: Policy, point
     check_fields(principal, asked, require_user=policy.require_user, pointer=pointer)
     whose = {**given, **principal.bind}
     return Session(user_id=whose.get("user_id"), agent_id=whose.get("agent_id"), session_id=named.session_id)
+
+
+async def _not_held(principal: Principal, connection: Connection, observation_id: UUID) -> NotFound:
+    """What to say of an observation that no session holds."""
+    found = await memories.read(principal.tenant, connection, [observation_id])
+    memory = found.get(observation_id)
+    if memory is None or not sees(principal, memory):
+        return NotFound("no session holds an observation of this id")
+    return NotFound("no session holds it any more: it is a memory, which DELETE /v1/memories/{id} deletes")
 
 
 def _place_of(cursor: str | None) -> int | None:
@@ -358,30 +382,3 @@ def _placed(fresh: Sequence[StoredObservation], buffer: Buffer) -> list[StoredOb
 
 def _strengthened(its: StoredObservation, count: int) -> StoredObservation:
     return msgspec.structs.replace(its, observation=msgspec.structs.replace(its.observation, strengthened=count))
-
-
-def _text_of(its: StoredObservation, *, generation: int) -> FindableText:
-    observation = its.observation
-    head = head_of(observation.actor, observation.occurred_at)
-    if its.chunks and its.generation == generation:
-        return FindableText(terms(head + observation.content), its.chunks)
-    return findable(observation.content, head=head, embedded=None)
-
-
-def _as_memory(its: StoredObservation) -> NewMemory:
-    """The memory: of the observation's id, and beside any that says the same, since each was an event of its own."""
-    fields = {
-        name: getattr(its.observation, name)
-        for name in Observation.__struct_fields__
-        if name not in ("strengthened", "observed_at")
-    }
-    return NewMemory(
-        **fields,
-        external_id=None,
-        priority=DEFAULT_PRIORITY,
-        pinned=False,
-        occurred_given=its.occurred_given,
-        expires_at=None,
-        dedup_key=None,
-        unscored=its.unscored,
-    )

@@ -296,6 +296,24 @@ async def _list_observations(world: World) -> None:
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (403, "/include_short_term/user_id")
 
 
+async def _delete_observation(world: World) -> None:
+    ids: list[str] = []
+    for whose in ({"user_id": "ana"}, {"user_id": "bob"}, {}, {"agent_id": "ana"}):
+        body = {"content": THEIRS, "session_id": "s", **whose}
+        ids.append((await world.free.post("/v1/observations", json=body)).json()["id"])
+    mine, *theirs = ids
+    absent = (await world.bound.delete("/v1/observations/01990000-0000-7000-8000-000000000001")).json()
+    # Nor is anything learned of what has become a memory of somebody else's.
+    ended = await world.free.post("/v1/sessions/end", json={"session_id": "s", "agent_id": "ana"})
+    assert ended.json()["promoted"] == theirs[-1:]
+    for other in (*theirs, *world.theirs):
+        refused = await world.bound.delete(f"/v1/observations/{other}")
+        assert (refused.status_code, refused.json() | {"trace_id": None}) == (404, absent | {"trace_id": None})
+    assert await _observed(world, user_id="bob") == await _observed(world) == [THEIRS]
+    assert (await world.bound.delete(f"/v1/observations/{mine}")).status_code == 204
+    assert await _observed(world, user_id="ana") == []
+
+
 async def _end_session(world: World) -> None:
     body = {"content": THEIRS, "session_id": "s", "user_id": "bob"}
     assert (await world.free.post("/v1/observations", json=body)).status_code == 201
@@ -319,6 +337,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "POST /v1/observations": _observe,
     "POST /v1/observations/batch": _observe_many,
     "GET /v1/observations": _list_observations,
+    "DELETE /v1/observations/{observation_id:uuid}": _delete_observation,
     "POST /v1/sessions/end": _end_session,
     "PATCH /v1/memories/{memory_id:uuid}": _patch,
     "DELETE /v1/memories/{memory_id:uuid}": _delete,

@@ -4,11 +4,10 @@ The one place for it. Reads put `narrowed` around their filter or ask `sees`; wr
 """
 
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from memplane_core.domain.errors import Fault, Forbidden, InvalidRequest
 from memplane_core.domain.filters import EVERYTHING, FIELDS, And, Condition, Filter, index_superset
-from memplane_core.domain.memory import Memory
 from memplane_core.domain.tenancy import Principal
 
 _NOTHING_NAMED: Final = "this tenant asks for a user_id here: name one, or use a key that is bound to a user"
@@ -45,9 +44,23 @@ def visible(principal: Principal) -> Filter:
     return And(tuple(Condition(FIELDS[name], "in", (value,)) for name, value in principal.bind.items()))
 
 
-def sees(principal: Principal, memory: Memory) -> bool:
-    """Whether the caller may know of `memory` at all."""
-    return all(getattr(memory, name) == value for name, value in principal.bind.items())
+class Owned(Protocol):
+    """What belongs to a user and an agent: a memory, a session."""
+
+    @property
+    def user_id(self) -> str | None:
+        """Whose it is."""
+        ...
+
+    @property
+    def agent_id(self) -> str | None:
+        """Which agent's it is."""
+        ...
+
+
+def sees(principal: Principal, its: Owned) -> bool:
+    """Whether the caller may know of it at all."""
+    return all(getattr(its, name) == value for name, value in principal.bind.items())
 
 
 def check_fields(

@@ -191,12 +191,37 @@ async def give_way(tenant: TenantId, connection: Connection, ids: Sequence[UUID]
     )
 
 
-async def lock_session(tenant: TenantId, connection: Connection, session: Session) -> Buffer:
-    """A session's buffer, which nobody else changes until the transaction ends."""
+async def session_of(tenant: TenantId, connection: Connection, observation_id: UUID) -> Session | None:
+    """The session that holds an observation; None where none does."""
+    row = await connection.fetchrow(
+        "SELECT user_id, agent_id, session_id FROM observation WHERE tenant_id = $1 AND id = $2",
+        tenant,
+        observation_id,
+    )
+    if row is None:
+        return None
+    return Session(user_id=row["user_id"], agent_id=row["agent_id"], session_id=row["session_id"])
+
+
+async def delete_observation(tenant: TenantId, connection: Connection, observation_id: UUID) -> bool:
+    """Delete one of a session that this transaction has locked; False where it is not held any more."""
+    gone = await connection.fetchval(
+        "DELETE FROM observation WHERE tenant_id = $1 AND id = $2 RETURNING true", tenant, observation_id
+    )
+    return gone is not None
+
+
+async def hold_session(tenant: TenantId, connection: Connection, session: Session) -> None:
+    """Wait until nobody else changes a session's buffer, and let nobody do so until the transaction ends."""
     name = msgspec.json.encode([session.user_id, session.agent_id, session.session_id]).decode()
     await connection.execute(
         "SELECT pg_advisory_xact_lock(hashtextextended('session ' || $1::uuid::text || $2, 0))", tenant, name
     )
+
+
+async def lock_session(tenant: TenantId, connection: Connection, session: Session) -> Buffer:
+    """A session's buffer, which nobody else changes until the transaction ends."""
+    await hold_session(tenant, connection, session)
     # A statement of its own: it has to see what whoever held the lock has committed.
     rows = await connection.fetch(
         f"""
