@@ -324,6 +324,28 @@ class TestTenantsAndGenerations:
         job = await reconciling.finish(await reconciling.ask())
         assert job.total == 2
 
+    async def test_one_whose_collection_has_vectors_of_another_length_fails_it_once_all_others_are_compared(
+        self, reconciling: Reconciling
+    ) -> None:
+        desk = reconciling.desk
+        await reconciling.sql(
+            "INSERT INTO generation (tenant_id, number, model, dim, index_type, index_params, life)"
+            " SELECT tenant_id, 2, model, dim, index_type, index_params, 'kept' FROM generation WHERE number = 1"
+        )
+        [memory_id] = await desk.write("one")
+        await reconciling.settle()
+        await reconciling.sql("UPDATE generation SET dim = dim / 2 WHERE number = 1")
+        second = msgspec.structs.replace(await desk.generation(), number=2, dim=64)
+        await reconciling.index.delete(desk.tenant, second, [IndexKey(memory_id, 1, 0)])
+        job_id = await reconciling.ask()
+        assert (await reconciling.slice(job_id)).ended == "failed"
+        job = await reconciling.job(job_id)
+        assert (job.result["missing"], job.result["requeued"]) == (1, 1)
+        assert job.error is not None
+        assert "_g1' holds vectors of dimension 64" in job.error
+        await reconciling.settle()
+        assert await reconciling.index.count(desk.tenant, second) == 1
+
     async def test_nothing_is_queued_for_one_that_is_dropped_meanwhile(
         self, desk: MemoryDesk, embedder: HashEmbedder
     ) -> None:

@@ -28,7 +28,7 @@ from memplane_core.vectors import MilvusIndex
 from memplane_maintenance.drain import Drainer, DrainLimits
 from memplane_maintenance.jobs import JobRunner, all_jobs
 from memplane_maintenance.jobs.schedule import Scheduler
-from memplane_maintenance.metrics import JOBS_HELD_UP
+from memplane_maintenance.metrics import JOBS_ENDED
 
 pytestmark = pytest.mark.anyio
 
@@ -163,7 +163,7 @@ async def test_each_look_goes_on_where_the_one_before_had_to_stop(calendar: Cale
 async def test_a_hundred_tenants_at_once_all_finish_and_one_whose_collection_is_broken_fails_alone(
     calendar: Calendar, database: Database, embedder: HashEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over a real index, in which three have a collection. What needs the broken one says so and is tried again."""
+    """Over a real index, in which three have a collection. What needs the broken one fails, and says what mends it."""
     monkeypatch.setattr("memplane_maintenance.jobs.merge_planning._WORTH_A_SEARCH", 0)  # else Postgres does without it
     monkeypatch.setattr("memplane_maintenance.jobs.merge_planning.SCAN_LIMIT", 1)
     monkeypatch.setattr("memplane_maintenance.jobs.merge._SETTLES", 0)
@@ -195,7 +195,7 @@ async def test_a_hundred_tenants_at_once_all_finish_and_one_whose_collection_is_
             after = MilvusIndex(MilvusSettings(uri=milvus.uri))  # of a worker that was started since
             closing.push_async_callback(after.close)
             runner = JobRunner(database, all_jobs(database, after, drainer.drain, profile=embedder.profile))
-            held_up = {kind: _held_up(kind) for kind in ("merge", "reconcile")}
+            failed = {kind: _failed(kind) for kind in ("merge", "reconcile")}
             for tenant in tenants:
                 async with database.tenant(tenant) as connection:
                     jobs = await list_jobs(tenant, connection, before=None, limit=5)
@@ -206,11 +206,13 @@ async def test_a_hundred_tenants_at_once_all_finish_and_one_whose_collection_is_
                 async with database.tenant(tenant) as connection:
                     jobs = await list_jobs(tenant, connection, before=None, limit=5)
                 for job in jobs:
-                    held = tenant == broken and job.kind != "priorities"
-                    assert (job.state, job.error is not None) == (("running", True) if held else ("done", False)), job
-                    if held and job.error:
-                        assert {"merge": "vectors of", "reconcile": "the vector index failed"}[job.kind] in job.error
-            assert {kind: _held_up(kind) - before for kind, before in held_up.items()} == {"merge": 1, "reconcile": 1}
+                    if tenant == broken and job.kind != "priorities":
+                        assert job.error is not None
+                        assert (job.state, "vectors of dimension" in job.error) == ("failed", True), job
+                        assert "`memplane reindex`" in job.error
+                    else:
+                        assert (job.state, job.error) == ("done", None), job
+            assert {kind: _failed(kind) - before for kind, before in failed.items()} == {"merge": 1, "reconcile": 1}
 
 
 def replace_collection(milvus: MilvusLite, generation: Generation) -> None:
@@ -224,9 +226,9 @@ def replace_collection(milvus: MilvusLite, generation: Generation) -> None:
         client.close()
 
 
-def _held_up(kind: str) -> float:
-    samples = [sample for metric in JOBS_HELD_UP.collect() for sample in metric.samples]
-    return sum(its.value for its in samples if its.labels.get("kind") == kind and its.name.endswith("_total"))
+def _failed(kind: str) -> float:
+    samples = [sample for metric in JOBS_ENDED.collect() for sample in metric.samples if sample.name.endswith("_total")]
+    return sum(its.value for its in samples if (its.labels["kind"], its.labels["state"]) == (kind, "failed"))
 
 
 async def test_a_policy_that_nothing_can_be_begun_by_holds_up_no_other_tenant(

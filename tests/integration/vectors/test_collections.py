@@ -13,15 +13,15 @@ import msgspec
 import pytest
 from pymilvus import MilvusClient
 
-from memplane_core.domain.errors import IndexUnavailable
+from memplane_core.domain.errors import IndexMismatch, IndexUnavailable
 from memplane_core.domain.index import Generation, IndexFilter
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.embedded.ports import free_port
 from memplane_core.settings import MilvusSettings
 from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.milvus_server import MilvusServer
+from memplane_core.testing.ports import reserved_port
 from memplane_core.testing.rows import eventually, index_row, unit_vectors
-from memplane_core.vectors import IndexMismatch, MilvusIndex
+from memplane_core.vectors import MilvusIndex
 
 pytestmark = pytest.mark.anyio
 
@@ -218,7 +218,7 @@ async def test_two_databases_of_one_server_share_nothing(
 
 
 async def test_a_first_call_to_a_server_that_is_not_there_fails_at_once(generation: Generation) -> None:
-    index = MilvusIndex(MilvusSettings(uri=f"http://127.0.0.1:{free_port()}", timeout_s=2, load_timeout_s=2))
+    index = MilvusIndex(MilvusSettings(uri=f"http://127.0.0.1:{reserved_port()}", timeout_s=2, load_timeout_s=2))
     started = time.monotonic()
     for call in (index.ping(), index.ensure(generation.tenant, generation), index.count(generation.tenant, generation)):
         with pytest.raises(IndexUnavailable) as raised:

@@ -199,6 +199,12 @@ class IndexUnavailable(Unavailable):
     code = "index_unavailable"
 
 
+class IndexMismatch(IndexUnavailable):
+    """The collection was made for vectors of another length than the generation has. No retry helps: reindex."""
+
+    code = "index_mismatch"
+
+
 class UpstreamTimeout(MemplaneError):
     """The service behind the gateway took longer than the request may."""
 

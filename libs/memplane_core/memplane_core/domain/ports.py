@@ -107,6 +107,14 @@ class VectorIndex(Protocol):
         """Make the collection and its index if absent, and load it. Idempotent; safe when two do it at once."""
         ...
 
+    async def check_dimension(self, tenant: TenantId, generation: Generation) -> None:
+        """Return where the collection, if there is one, holds vectors of the generation's length.
+
+        Raises:
+            IndexMismatch: It does not, so nothing can be stored in it or found by it.
+        """
+        ...
+
     async def upsert(self, tenant: TenantId, generation: Generation, rows: Sequence[IndexRow]) -> None:
         """Store rows whole; an equal key is replaced. Keys must be distinct."""
         ...

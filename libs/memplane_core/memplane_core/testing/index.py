@@ -8,7 +8,7 @@ from uuid import UUID
 import numpy as np
 
 from memplane_core.domain.collections import CollectionName, KeyPage
-from memplane_core.domain.errors import IndexUnavailable
+from memplane_core.domain.errors import IndexMismatch, IndexUnavailable
 from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
 
@@ -62,12 +62,18 @@ class MemoryIndex:
         self.rpc_timeout_s = 20.0
 
     async def ensure(self, tenant: TenantId, generation: Generation) -> None:
-        """Make the collection if absent. Raises IndexUnavailable if it is there with another dimension."""
+        """Make the collection if absent. Raises IndexMismatch if it is there with another dimension."""
         self._check(tenant, generation)
-        collection = self._collections.setdefault(generation.collection, _Collection(generation.dim))
+        self._collections.setdefault(generation.collection, _Collection(generation.dim))
         self._released.discard(generation.collection)
-        if collection.dim != generation.dim:
-            raise IndexUnavailable(f"{generation.collection!r} holds vectors of dimension {collection.dim}")
+        await self.check_dimension(tenant, generation)
+
+    async def check_dimension(self, tenant: TenantId, generation: Generation) -> None:
+        """Raise IndexMismatch if the collection is there with another dimension."""
+        self._check(tenant, generation)
+        collection = self._collections.get(generation.collection)
+        if collection is not None and collection.dim != generation.dim:
+            raise IndexMismatch(f"{generation.collection!r} holds vectors of dimension {collection.dim}")
 
     async def upsert(self, tenant: TenantId, generation: Generation, rows: Sequence[IndexRow]) -> None:
         """Store rows whole."""

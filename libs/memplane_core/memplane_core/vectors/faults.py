@@ -24,12 +24,6 @@ class CollectionNotLoaded(IndexUnavailable):
     """The collection is there and cannot be read yet."""
 
 
-class IndexMismatch(IndexUnavailable):
-    """The collection was made for vectors of another length than the generation has. No retry helps: reindex."""
-
-    code = "index_mismatch"
-
-
 @contextmanager
 def translated(doing: str) -> Generator[None]:
     """Turn every way in which pymilvus fails inside the `with` into an IndexUnavailable.

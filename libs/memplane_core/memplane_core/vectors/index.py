@@ -1,5 +1,6 @@
 """The vector index over Milvus: Lite, and servers from 2.3.5 on."""
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
@@ -68,6 +69,17 @@ class MilvusIndex:
         """
         _own(tenant, generation)
         await self._collections.ensure(generation)
+
+    async def check_dimension(self, tenant: TenantId, generation: Generation) -> None:
+        """Ask the server whether the collection, if there is one, holds vectors of the generation's length.
+
+        Raises:
+            IndexMismatch: It does not.
+            IndexUnavailable: Milvus is away.
+        """
+        _own(tenant, generation)
+        with contextlib.suppress(CollectionAbsent):
+            await self._collections.check(generation, anew=True)
 
     async def upsert(self, tenant: TenantId, generation: Generation, rows: Sequence[IndexRow]) -> None:
         """Store rows whole, in calls of `batch_rows`; an equal key is replaced. Keys must be distinct.

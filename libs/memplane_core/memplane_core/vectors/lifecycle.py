@@ -9,11 +9,12 @@ from pymilvus import MilvusException
 
 from memplane_core.background import together
 from memplane_core.domain.collections import CollectionName
+from memplane_core.domain.errors import IndexMismatch
 from memplane_core.domain.index import Generation
 from memplane_core.settings import MilvusSettings
 from memplane_core.vectors import schema
 from memplane_core.vectors.client import Connection, LoadState, MilvusClients
-from memplane_core.vectors.faults import CollectionAbsent, IndexMismatch, translated
+from memplane_core.vectors.faults import CollectionAbsent, translated
 
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
@@ -48,8 +49,10 @@ class Collections:
             self._made.add(name)
             await self.load(generation)
 
-    async def check(self, generation: Generation) -> None:
+    async def check(self, generation: Generation, *, anew: bool = False) -> None:
         """Return when the collection is known to hold vectors of the generation's length: asks the server once.
+
+        With `anew` it is asked again: somebody else may have put another collection in its place.
 
         Raises:
             CollectionAbsent: There is no collection.
@@ -57,7 +60,7 @@ class Collections:
             IndexUnavailable: Milvus is away.
         """
         name = generation.collection
-        dim = self._dims.get(name)
+        dim = None if anew else self._dims.get(name)
         if dim is None:
             dim = await (await self._clients.connection()).dimension(name)
             if dim is None:
@@ -66,7 +69,7 @@ class Collections:
         if dim != generation.dim:
             raise IndexMismatch(
                 f"the collection {name!r} holds vectors of dimension {dim}, and the model {generation.model!r} "
-                f"of its generation makes {generation.dim}"
+                f"of its generation makes {generation.dim}; `memplane reindex` makes another collection"
             )
 
     async def load(self, generation: Generation | CollectionName) -> None:

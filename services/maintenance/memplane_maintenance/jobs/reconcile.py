@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from memplane_core.domain.errors import Unavailable
+from memplane_core.domain.errors import IndexMismatch, IndexUnavailable, Unavailable
 from memplane_core.domain.index import Generation, IndexKey
 from memplane_core.domain.ports import VectorIndex
 from memplane_core.domain.tenancy import TenantId
@@ -33,7 +33,7 @@ from memplane_core.storage.session import Connection, Database
 from memplane_maintenance import metrics
 from memplane_maintenance.drain.terms import DRAIN_LEASE
 from memplane_maintenance.jobs.comparison import Comparison, compare
-from memplane_maintenance.jobs.job import Finished, Run, RunLost, Saved, StepResult, checkpoint_of
+from memplane_maintenance.jobs.job import Finished, JobFailed, Run, RunLost, Saved, StepResult, checkpoint_of
 
 log = get_logger(__name__)
 
@@ -54,6 +54,8 @@ class Memo(msgspec.Struct, frozen=True, kw_only=True):
         generation: Which one; for `next`, the one before.
         after: The memory that the phase has come to.
         key: The key of the index that it has come to.
+        mismatch: Why a generation before could not be compared: its collection is not its own. The run fails of it,
+            once all others are compared.
         counted: Stale keys behind it, up to this one, are in the counts already, and may still have to be removed.
     """
 
@@ -62,6 +64,7 @@ class Memo(msgspec.Struct, frozen=True, kw_only=True):
     after: UUID | None = None
     key: str = ""
     counted: str = ""
+    mismatch: str = ""
 
 
 class Tally:
@@ -106,10 +109,16 @@ class Reconcile:
             return await self._next(run, memo, tally)
         generation = next((kept for kept in await self._kept(run.tenant) if kept.number == memo.generation), None)
         if generation is None:
-            return _advance(run, Memo(phase="next", generation=memo.generation), tally)
-        if memo.phase == "rows":
-            return await self._rows(run, memo, tally, generation)
-        return await self._keys(run, memo, tally, generation)
+            return _advance(run, _after(memo), tally)
+        try:
+            if memo.phase == "rows":
+                return await self._rows(run, memo, tally, generation)
+            return await self._keys(run, memo, tally, generation)
+        except IndexUnavailable:
+            found = await self._mismatch(run.tenant, generation)
+            if not found:
+                raise
+            return _advance(run, _after(memo, mismatch=found), Tally(run.record.result, dry_run=run.record.dry_run))
 
     async def abandon(self, run: Run, connection: Connection) -> None:
         """Leave what was mended as it is."""
@@ -128,16 +137,29 @@ class Reconcile:
             if drift:
                 log.warning("index_drift", tenant=str(run.tenant), dry_run=run.record.dry_run, **drift)
             await self._recount(run)
+            if memo.mismatch:
+                raise JobFailed(memo.mismatch)
             return Finished(tally.counts)
         generation = following[0]
         if await self._is_lost(generation):
             if not run.record.dry_run and not await self._give_up(run.tenant, generation):
                 return _advance(run, memo, tally, pause_s=1.0)
             tally.add(lost=1)
-        return _advance(run, Memo(phase="rows", generation=generation.number), tally)
+        elif found := await self._mismatch(run.tenant, generation):
+            further = Memo(generation=generation.number, mismatch=memo.mismatch)
+            return _advance(run, _after(further, mismatch=found), tally)
+        return _advance(run, Memo(phase="rows", generation=generation.number, mismatch=memo.mismatch), tally)
+
+    async def _mismatch(self, tenant: TenantId, generation: Generation) -> str:
+        """What is wrong with a collection that was made for vectors of another length; empty where nothing is."""
+        try:
+            await self._index.check_dimension(tenant, generation)
+        except IndexMismatch as error:
+            return error.detail[:500]
+        return ""
 
     async def _recount(self, run: Run) -> None:
-        """See that as many memories are counted against the tenant's quota as there are."""
+        """See that as much is counted against the tenant's quota as is stored."""
         try:
             async with self._database.tenant(run.tenant) as connection:
                 recount = await recount_memories(run.tenant, connection, mend=not run.record.dry_run)
@@ -145,7 +167,8 @@ class Reconcile:
             log.warning("memories_not_recounted", tenant=str(run.tenant))
             return
         if recount.stored != recount.counted:
-            log.error("memory_count_drift", tenant=str(run.tenant), stored=recount.stored, counted=recount.counted)
+            stored, counted = msgspec.to_builtins(recount.stored), msgspec.to_builtins(recount.counted)
+            log.error("memory_count_drift", tenant=str(run.tenant), stored=stored, counted=counted)
 
     async def _is_lost(self, generation: Generation) -> bool:
         """Whether a collection that was made is not there any more."""
@@ -204,7 +227,8 @@ class Reconcile:
                     further = msgspec.structs.replace(memo, after=page[-1].memory_id)
                     return await _saved(run, connection, _advance(run, further, tally, done=done))
             if len(page) < _MEMORIES:
-                return _advance(run, Memo(phase="keys", generation=generation.number), tally, done=done)
+                further = Memo(phase="keys", generation=generation.number, mismatch=memo.mismatch)
+                return _advance(run, further, tally, done=done)
             after = page[-1].memory_id
             if time.monotonic() >= ends_at:
                 return _advance(run, msgspec.structs.replace(memo, after=after), tally, done=done)
@@ -246,7 +270,7 @@ class Reconcile:
                 return _advance(run, msgspec.structs.replace(memo, key=key), tally, pause_s=1.0)
             tally.add(checked=len(page.keys))
             if page.until is None:
-                return _advance(run, Memo(phase="next", generation=generation.number), tally)
+                return _advance(run, _after(memo), tally)
             key = page.until
             if time.monotonic() >= ends_at:
                 return _advance(run, msgspec.structs.replace(memo, key=key), tally)
@@ -291,6 +315,11 @@ class Reconcile:
             if lease is not None:
                 with contextlib.suppress(Unavailable):
                     await release_lease(tenant, self._database, lease, pause_s=pause_s)
+
+
+def _after(memo: Memo, *, mismatch: str = "") -> Memo:
+    """The next generation's turn. Of several that do not fit, the first is told of."""
+    return Memo(phase="next", generation=memo.generation, mismatch=memo.mismatch or mismatch)
 
 
 async def _saved(run: Run, connection: Connection, advance: Advance) -> Saved:

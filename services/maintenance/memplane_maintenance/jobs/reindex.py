@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from memplane_core.contracts.job_runs import ReindexParams
-from memplane_core.domain.errors import NotFound
+from memplane_core.domain.errors import IndexMismatch, IndexUnavailable, NotFound
 from memplane_core.domain.index import Generation
 from memplane_core.domain.ports import VectorIndex
 from memplane_core.domain.tenancy import TenantId
@@ -94,7 +94,7 @@ class Reindex:
             case "fill":
                 return await self._fill(run, memo)
             case "settle":
-                return await self._settle(run, memo)
+                return await self._settle(run, memo, generation)
             case "prove":
                 return await self._prove(run, memo, generation)
             case "flip":
@@ -158,8 +158,8 @@ class Reindex:
                 return advance(run, msgspec.structs.replace(memo, phase="settle", after=None))
         return advance(run, msgspec.structs.replace(memo, after=after))
 
-    async def _settle(self, run: Run, memo: Memo) -> Advance:
-        """Let the drain embed and send what is queued."""
+    async def _settle(self, run: Run, memo: Memo, generation: Generation) -> Advance:
+        """Let the drain embed and send what is queued. Raises IndexMismatch where the index can never take it."""
         report = await self._drain(run.tenant)
         async with self._database.tenant(run.tenant) as connection:
             now = await refill.waiting(run.tenant, connection, generation=memo.generation)
@@ -169,9 +169,18 @@ class Reindex:
             return advance(run, msgspec.structs.replace(memo, phase="prove", after=None, missing=0), done=done)
         # A generation that is being left may be the one in trouble: what counts is whether this one gets on.
         if report.obstacle in ("index", "embedding", "internal") and done <= run.record.done:
+            await self._check_dimension(run.tenant, generation)
             return advance(run, memo, done=done, held_up_by=_HELD_UP[report.obstacle])
         idle = not report.taken or not report.more
         return advance(run, memo, done=done, pause_s=1.0 if idle else 0.0)
+
+    async def _check_dimension(self, tenant: TenantId, generation: Generation) -> None:
+        """Raise IndexMismatch where the name of the generation is a collection that cannot be its own."""
+        try:
+            await self._index.check_dimension(tenant, generation)
+        except IndexUnavailable as error:
+            if isinstance(error, IndexMismatch):
+                raise
 
     async def _prove(self, run: Run, memo: Memo, generation: Generation) -> Advance:
         """Compare what is settled with what the index holds; what it lacks is sent again, and all is proved anew."""

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from memplane_core.background import beside
-from memplane_core.domain.errors import ErasureUnderWay, Unavailable
+from memplane_core.domain.errors import ErasureUnderWay, IndexMismatch, Unavailable
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.logs import get_logger
 from memplane_core.storage.jobs import Advance, Ending, JobRecord, claim_job, end_job, get_job, save_job
@@ -160,6 +160,8 @@ class JobRunner:
     async def _hindered(self, job: Job, run: Run, report: RunReport, *, error: Exception) -> Advance | None:
         """Try again later, but not for ever what nobody foresaw."""
         record, name = run.record, type(error).__name__
+        if isinstance(error, IndexMismatch):  # which no retry mends; it says what does
+            return await self._abandon(job, run, report, state="failed", error=error.detail[:500])
         if isinstance(error, Unavailable | ErasureUnderWay | TimeoutError):
             log.warning("job_held_up", tenant=str(run.tenant), kind=record.kind, error=name)
             metrics.JOBS_HELD_UP.labels(record.kind, name).inc()
