@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from memplane_core.contracts.export import HistoryLine
+from memplane_core.contracts.export import HistoryLine, MemoryLine
 from memplane_core.contracts.imports import (
     LISTED,
     ImportConflict,
@@ -21,7 +21,7 @@ from memplane_core.domain.errors import Conflict, Fault, invalid
 from memplane_core.domain.observations import MOST_HELD
 from memplane_core.domain.ports import Kicker, TokenMeter
 from memplane_core.domain.tenancy import Principal, TenantId
-from memplane_core.storage import imports, markers, memories, memory_writes, observations
+from memplane_core.storage import imports, markers, memories, memory_writes, merge_ledgers, observations
 from memplane_core.storage.markers import Author
 from memplane_core.storage.memories import Revision
 from memplane_core.storage.memory_writes import PlaceTakenError
@@ -162,6 +162,7 @@ class Importer:
         new = await self._hold(tenant, connection, part)
         _count_held(stored, part, new=new)
         charged = await self._make_new(principal, connection, plan, stored, known=known, on_conflict=on_conflict)
+        as_told: list[MemoryLine] = []
         for its in part.memories:
             there = known.get(its.line.id)
             if there is None:
@@ -169,10 +170,15 @@ class Importer:
             if is_same(there, its.line):
                 stored.counts.unchanged += 1
                 stored.takes.add(its.line.id)
+                as_told.append(its.line)
             elif on_conflict == "overwrite" and there.memory.external_id == its.line.external_id:
+                overwritten = stored.counts.overwritten
                 charged += await self._overwrite(principal, connection, plan, its, there=there, stored=stored)
+                as_told += [its.line] if stored.counts.overwritten > overwritten else []
             else:
                 note_clash(stored, conflict_of(its, "changed", its.line.id), on_conflict)
+        if on_conflict == "overwrite":
+            await merge_ledgers.take_over(tenant, connection, {line.id: line.merges for line in as_told})
         await observations.give_way(tenant, connection, [its.line.id for its in (*part.held, *part.memories)])
         entries = _entries_of(part, stored)
         stored.counts.history = await imports.add_history(tenant, connection, entries)

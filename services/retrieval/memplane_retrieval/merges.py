@@ -8,6 +8,7 @@ from uuid import UUID
 from memplane_core.contracts.merges import MAX_MERGED, Merged, MergeRequest, Undone
 from memplane_core.domain.binding import sees
 from memplane_core.domain.errors import Conflict, Fault, InvalidRequest, MemplaneError, NotFound
+from memplane_core.domain.merge_ledger import MOST_TAKEN
 from memplane_core.domain.merging import SCENES, by_rank
 from memplane_core.domain.ports import Kicker
 from memplane_core.domain.tenancy import Principal
@@ -46,7 +47,8 @@ class Merger:
             IdempotencyMismatch, IdempotencyInFlight: See `storage.idempotency`.
             NotFound: One is not there, has expired, or is not the caller's.
             InvalidRequest: They are not of one user, agent, type and time of holding.
-            Conflict: One is hidden already, or pinned and would go; or together they have too many scenes.
+            Conflict: One is hidden already, or pinned and would go; or together they have too many scenes, or too many
+                would stand behind one.
         """
         tenant = principal.tenant
         policy = await self._generations.policy(tenant)
@@ -120,7 +122,11 @@ def _survivor(principal: Principal, request: MergeRequest, locked: Mapping[UUID,
     scenes = len({scene for its in together for scene in its.candidate.scene})
     if scenes > SCENES:
         raise Conflict(f"together they have {scenes} scenes, and a memory has at most {SCENES}")
-    return locked[chosen]
+    survivor = locked[chosen]
+    behind = len(request.ids) - 1 + (len(survivor.ledger.taken) if survivor.ledger else 0)
+    if behind > MOST_TAKEN:
+        raise Conflict(f"it would stand for {behind:,} others, and a memory stands for at most {MOST_TAKEN:,}")
+    return survivor
 
 
 def _visible(principal: Principal, its: Mergeable) -> bool:

@@ -8,6 +8,7 @@ from tests.integration.maintenance.merging import Merging, copies
 
 from memplane_core.domain.errors import DuplicateMemory
 from memplane_core.storage import memories
+from memplane_core.storage.jobs import create_job
 from memplane_core.storage.memory_writes import PlaceTakenError
 from memplane_core.storage.session import is_contention
 from memplane_core.testing.embedder import HashEmbedder
@@ -34,6 +35,14 @@ async def write_varied(merging: Merging, count: int) -> list[UUID]:
         " last_accessed_at = last_accessed_at - make_interval(mins => abs(hashtext(memory_id::text)) % 1000)"
     )
     return ids
+
+
+async def taken(merging: Merging) -> list[str]:
+    """Whom survivors remember."""
+    return await merging.sql(
+        "SELECT coalesce(array_agg(its ->> 'id' ORDER BY its ->> 'id'), '{}')"
+        " FROM memory, jsonb_array_elements(merges -> 'taken') AS its"
+    )
 
 
 class TestEverythingComesBack:
@@ -108,10 +117,37 @@ class TestWhatHasHappenedSince:
         await merging.merge(ids[0], ids[1], ids[2])
         merged = (await merging.memories([ids[0]]))[ids[0]]
         await merging.desk.remove(ids[1])
+        assert (await merging.memories([ids[0]]))[ids[0]] == merged
+        assert await taken(merging) == [str(ids[2])]
         await merging.restore(ids[2])
         survivor = (await merging.memories([ids[0]]))[ids[0]]
         assert set(survivor.scene) == {"s0", "t0", "s1", "t1"} < set(merged.scene)
         assert await merging.sql("SELECT count(*) FROM memory WHERE merges IS NOT NULL") == 0
+
+    async def test_a_survivor_remembers_none_that_were_purged(self, merging: Merging) -> None:
+        ids = await write_varied(merging, 6)
+        await merging.merge(ids[0], *ids[1:3])
+        await merging.merge(ids[3], ids[0], ids[4])
+        before = await merging.everything()
+        await merging.sql("UPDATE memory SET purge_at = '2026-01-01' WHERE state = 'merged' AND id <> $1", ids[0])
+        async with merging.desk.database.tenant(merging.desk.tenant) as connection:
+            await create_job(merging.desk.tenant, connection, kind="purge", params={}, dry_run=False, started_by="k")
+            job_id = await connection.fetchval("SELECT id FROM job WHERE kind = 'purge'")
+        assert (await merging.finish(job_id)).result == {"deleted": 3}
+        assert await taken(merging) == [str(ids[0])]
+        after = await merging.everything()
+        assert [row for row in after["usage"] if row not in before["usage"]] == []
+        assert (await merging.memories([ids[3]]))[ids[3]].version == 2  # by the merge alone
+
+    async def test_one_that_somebody_else_is_changing_is_not_waited_for(self, merging: Merging) -> None:
+        ids = await write_varied(merging, 4)
+        await merging.merge(ids[0], *ids[1:])
+        async with merging.desk.database.tenant(merging.desk.tenant) as connection:
+            await connection.execute("SELECT FROM memory WHERE id = $1 FOR UPDATE", ids[0])
+            await merging.desk.remove(ids[1])
+        assert len(await taken(merging)) == 3
+        await merging.desk.remove(ids[2])
+        assert await taken(merging) == [str(ids[3])]
 
     async def test_a_twin_stands_in_the_way_of_all(self, merging: Merging) -> None:
         first, second, third = await merging.write("one", "two", "three")

@@ -8,7 +8,16 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplane_core.domain.merge_ledger import Balance, Ledger, Standing, absorb, bring_anew, give_back
+from memplane_core.domain.merge_ledger import (
+    Balance,
+    Ledger,
+    Standing,
+    absorb,
+    bring_anew,
+    give_back,
+    overwritten,
+    settled,
+)
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -118,6 +127,66 @@ class TestWhatIsChangedMeanwhile:
         assert made.ledger is not None
         after = give_back(made.standing, made.ledger, [UUID(int=1)], merged=[])
         assert (after.standing.scene, after.standing.importance, after.ledger) == (["x"], 0.9, None)
+
+
+class TestLedgersThatShrink:
+    @given(standings, st.lists(standings, min_size=1, max_size=5), st.sets(st.integers(0, 4)), st.booleans())
+    def test_giving_back_comes_to_the_same_whether_what_is_gone_was_dropped_before_or_not(
+        self, own: Standing, others: list[Standing], gone: set[int], edited: bool
+    ) -> None:
+        made = merged_of(own, *others)
+        assert made.ledger is not None
+        now = msgspec.structs.replace(made.standing, scene=["z"]) if edited else made.standing
+        left = [UUID(int=n) for n in range(len(others)) if n not in gone]
+        smaller = settled(now, made.ledger, merged=left)
+        assert [its.id for its in smaller.taken if smaller] == left if smaller else left == []
+        for memory_id in left:
+            assert smaller is not None
+            assert give_back(now, smaller, [memory_id], merged=left) == give_back(
+                now, made.ledger, [memory_id], merged=left
+            )
+
+    def test_what_is_set_back_to_what_it_was_is_its_own_too(self) -> None:
+        made = merged_of(standing(scene=["a"]), standing(scene=["b"]), standing(scene=["c"]))
+        assert made.ledger is not None
+        edited = msgspec.structs.replace(made.standing, scene=["z"])
+        smaller = settled(edited, made.ledger, merged=[UUID(int=1)])
+        assert smaller is not None
+        assert give_back(made.standing, smaller, [UUID(int=1)], merged=[UUID(int=1)]).standing.scene == ["a", "b", "c"]
+
+
+class TestOverwriting:
+    @given(standings, st.lists(standings, min_size=1, max_size=3), standings)
+    def test_what_a_file_says_is_given_back_and_no_uses_that_are_not_there(
+        self, own: Standing, others: list[Standing], here: Standing
+    ) -> None:
+        """As in an import over what is not merged here: it is the survivor of the file, and its usage stays."""
+        told = merged_of(own, *others)
+        now = msgspec.structs.replace(
+            told.standing,
+            **{name: getattr(here, name) for name in ("last_accessed_at", "uses", "helpful", "not_helpful")},
+        )
+        ledger = overwritten(now, None, told.ledger)
+        assert ledger is not None
+        assert overwritten(now, ledger, told.ledger) == ledger  # imported again
+        ids = [UUID(int=n) for n in range(len(others))]
+        after = give_back(now, ledger, ids, merged=ids).standing
+        assert (after.scene, after.importance, after.priority) == (own.scene, own.importance, own.priority)
+        assert (after.last_accessed_at, after.uses, after.helpful) == (here.last_accessed_at, here.uses, here.helpful)
+
+    def test_uses_that_were_brought_here_go_back_and_fields_that_the_file_says_stay(self) -> None:
+        made = merged_of(standing(scene=["a"], uses=1), standing(scene=["b"], uses=5), standing(scene=["c"], uses=2))
+        now = msgspec.structs.replace(made.standing, scene=["a", "b"])
+        ledger = overwritten(now, made.ledger, None)
+        assert ledger is not None
+        after = give_back(now, ledger, [UUID(int=0)], merged=[UUID(int=0), UUID(int=1)]).standing
+        assert (after.scene, after.uses) == (["a", "b"], 3)
+
+    def test_the_same_ledger_stays_as_it_is(self) -> None:
+        made = merged_of(standing(), standing(scene=["b"]))
+        edited = msgspec.structs.replace(made.standing, scene=["z"])
+        assert overwritten(edited, made.ledger, made.ledger) is made.ledger
+        assert overwritten(edited, None, None) is None
 
 
 class TestChains:

@@ -16,6 +16,9 @@ MOST_USES: Final = 2**53
 MOST_OPINIONS: Final = 2_000_000_000
 """What is kept of larger sums, which only imports could make: a column has to hold it, and an export to say it."""
 
+MOST_TAKEN: Final = 10_000
+"""Most memories that a request may merge into one, those of earlier merges included: it is read and written whole."""
+
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """What of a memory is more than one memory's once others are merged into it.
@@ -134,6 +137,51 @@ def bring_anew(
     return _balanced(counted, before.own, taken)
 
 
+def settled(now: Standing, ledger: Ledger, *, merged: Collection[UUID]) -> Ledger | None:
+    """The same ledger without the memories that cannot be restored any more; None where it names no other.
+
+    Giving back comes to the same with it. What those brought that are left out stays.
+
+    Args:
+        now: What the memory is that took it.
+        ledger: Its own.
+        merged: All that are merged into it.
+    """
+    before = _settled(now, ledger, merged)
+    return Ledger(own=before.own, made=_own(now), taken=before.taken) if before.taken else None
+
+
+def overwritten(now: Standing, here: Ledger | None, given: Ledger | None) -> Ledger | None:
+    """The ledger of a memory that was made what a file says, all but how often and when it was used.
+
+    Scene, importance and priority are by themselves, and were brought by others, as the file says; uses, opinions and
+    the last access as is known here. So nothing is given back that is not in the memory.
+
+    Args:
+        now: What it is from now on.
+        here: Of the merges that were made here.
+        given: What the file says.
+    """
+    if here == given:
+        return here
+    mine = None if here is None else _without_changes(now, here)
+    its = None if given is None else _without_changes(now, given)
+    own = _own(now) if its is None else its.own
+    own = msgspec.structs.replace(own, last_accessed_at=(now if mine is None else mine.own).last_accessed_at)
+    kept = {} if mine is None else {taken.id: taken for taken in mine.taken}
+    told = {} if its is None else {taken.id: taken for taken in its.taken}
+    taken: list[Taken] = []
+    for memory_id in {**told, **kept}:
+        nothing = Taken(id=memory_id)
+        said = told.get(memory_id, nothing)
+        anew = msgspec.structs.replace(
+            kept.get(memory_id, nothing), scene=said.scene, importance=said.importance, priority=said.priority
+        )
+        if anew != nothing:
+            taken.append(anew)
+    return Ledger(own=own, made=_own(now), taken=taken) if taken else None
+
+
 def _taken(memory_id: UUID, its: Standing, *, fixed: bool) -> Taken:
     return Taken(
         id=memory_id,
@@ -153,6 +201,13 @@ def _own(now: Standing | Own) -> Own:
 
 def _settled(now: Standing, ledger: Ledger, merged: Collection[UUID]) -> Ledger:
     """Make its own what was changed since, and what was brought by memories that are no longer merged into it."""
+    its_own = _without_changes(now, ledger)
+    own = _together(its_own.own, (its for its in its_own.taken if its.id not in merged))
+    return Ledger(own=own, made=ledger.made, taken=[its for its in its_own.taken if its.id in merged])
+
+
+def _without_changes(now: Standing, ledger: Ledger) -> Ledger:
+    """Make its own what was changed since."""
     changed = {
         field: getattr(now, field)
         for field in Own.__struct_fields__
@@ -160,8 +215,7 @@ def _settled(now: Standing, ledger: Ledger, merged: Collection[UUID]) -> Ledger:
     }
     own = msgspec.structs.replace(ledger.own, **changed)
     taken = [msgspec.structs.replace(its, **dict.fromkeys(changed)) for its in ledger.taken]
-    own = _together(own, (its for its in taken if its.id not in merged))
-    return Ledger(own=own, made=ledger.made, taken=[its for its in taken if its.id in merged])
+    return Ledger(own=own, made=ledger.made, taken=taken)
 
 
 def _counted(now: Standing, taken: Iterable[Taken], *, sign: int = 1) -> Standing:

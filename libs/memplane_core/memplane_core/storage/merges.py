@@ -215,15 +215,12 @@ async def _give_back(
     author: Author,
 ) -> None:
     """One that stood for others may have been merged itself: what it gives back, the next one gives back too."""
-    changed: dict[UUID, Standing] = {}
-    for memory_id in sorted(locked, key=lambda its: (-_height(locked, its), its)):
+    changed: defaultdict[UUID | None, dict[UUID, Standing]] = defaultdict(dict)
+    heights = _heights(locked)
+    for memory_id in sorted(locked, key=lambda its: (-heights[its], its)):
         its = locked[memory_id]
         ids = returned.get(memory_id, ())
-        anew = {
-            child: standing
-            for child, standing in changed.items()
-            if locked[child].merged_into == memory_id and child not in ids
-        }
+        anew = {child: standing for child, standing in changed[memory_id].items() if child not in ids}
         if its.ledger is None or not (ids or anew):
             continue
         merged = await _merged_into(tenant, connection, memory_id)
@@ -232,15 +229,23 @@ async def _give_back(
             if balance.ledger is not None:
                 balance = bring_anew(balance.standing, balance.ledger, child, standing, merged=merged)
         await _store(tenant, connection, [_Change(its, balance, GAVE_BACK, ids)], author=author)
-        changed[memory_id] = balance.standing
+        changed[its.merged_into][memory_id] = balance.standing
 
 
-def _height(locked: Mapping[UUID, Mergeable], memory_id: UUID) -> int:
-    """How many it was merged into, one into the other."""
-    height, at = 0, locked[memory_id].merged_into
-    while at is not None and at in locked:
-        height, at = height + 1, locked[at].merged_into
-    return height
+def _heights(locked: Mapping[UUID, Mergeable]) -> dict[UUID, int]:
+    """How many each was merged into, one into the other. Imports can make rings: one is cut somewhere."""
+    heights: dict[UUID, int] = {}
+    for start in locked:
+        path: dict[UUID, None] = {}
+        at: UUID | None = start
+        while at is not None and at in locked and at not in heights and at not in path:
+            path[at] = None
+            at = locked[at].merged_into
+        height = heights.get(at, -1) if at is not None else -1
+        for memory_id in reversed(path):
+            height += 1
+            heights[memory_id] = height
+    return heights
 
 
 async def _chains(tenant: TenantId, connection: Connection, ids: Collection[UUID]) -> dict[UUID, UUID | None]:

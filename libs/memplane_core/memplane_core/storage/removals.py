@@ -8,6 +8,7 @@ import msgspec
 
 from memplane_core.domain.index import IndexKey
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage.merge_ledgers import settle
 from memplane_core.storage.outbox import DUE, OR_AGAIN
 from memplane_core.storage.session import Connection
 
@@ -38,6 +39,7 @@ async def remove_memories(tenant: TenantId, connection: Connection, ids: Sequenc
     """Delete memories, their history and all derived from them, whatever their state, and tell the index.
 
     Nothing of them is left in Postgres but the removals that the outbox still has to tell, which know no more than ids.
+    What they were merged into remembers them no more: see `merge_ledgers.settle`.
 
     Args:
         tenant: Whose they are.
@@ -49,11 +51,14 @@ async def remove_memories(tenant: TenantId, connection: Connection, ids: Sequenc
     """
     # Locked by a statement of its own: the one that deletes then sees all that writers have made of them.
     locked = await connection.fetch(
-        "SELECT id FROM memory WHERE tenant_id = $1 AND id = ANY($2::uuid[]) ORDER BY id FOR UPDATE", tenant, ids
+        "SELECT id, merged_into FROM memory WHERE tenant_id = $1 AND id = ANY($2::uuid[]) ORDER BY id FOR UPDATE",
+        tenant,
+        ids,
     )
     there = [row["id"] for row in locked]
     if there:
         await connection.execute(_REMOVE, tenant, there)
+        await settle(tenant, connection, {row["merged_into"] for row in locked} - {None, *there})
     return there
 
 
