@@ -19,6 +19,8 @@ pytestmark = pytest.mark.timeout(120)
 SOON_MS = 20_000
 """A job begins within 5 s; all else is there at once."""
 
+expect.set_options(timeout=SOON_MS)
+
 
 class Site:
     """The console as one visitor sees it, with all that went wrong on its pages."""
@@ -242,7 +244,10 @@ def test_every_page_fits_its_window_and_names_what_can_be_filled_in(
     where = at(tenant)
     for key, paths in (
         (key_of(tenant), [where + page for page in pages]),
-        (platform.credentials.admin_key, ["", "/tenants", "/system", "/audit", where, f"{where}/memories"]),
+        (
+            platform.credentials.admin_key,
+            ["", "/tenants", "/system", "/audit", where, f"{where}/memories", f"{where}/limits"],
+        ),
     ):
         site = Site(browser, platform)
         site.sign_in(key)

@@ -14,15 +14,16 @@ from memplane_core.contracts.admin import KeyCreated, TenantView
 from memplane_core.contracts.embedding import PROFILES_PATH
 from memplane_core.domain.embedding import ModelProfile, ModelProfiles
 from memplane_core.domain.tenancy import SCOPES, Principal, Scope
-from memplane_core.embedded.ports import free_port
 from memplane_core.security.internal import InternalTokens, bearer
 from memplane_core.settings import PostgresSettings
+from memplane_core.testing.ports import reserved_port
 from memplane_core.testing.valkey import ValkeyServer
 from memplane_gateway.app import create_app
 from memplane_gateway.settings import GatewaySettings
 
 INTERNAL_SECRET = "internal secret of the tests, long enough"
 ADMIN_KEY = "admin key of the tests, which is long enough"
+OPS_KEY = "ops key of the tests, which is long enough"
 PEPPER = "pepper of the tests, which is long enough"
 ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
 
@@ -53,7 +54,7 @@ class Server:
     """A small HTTP server on loopback that remembers what it was asked, and answers as `respond` does."""
 
     def __init__(self) -> None:
-        self.port = free_port()
+        self.port = reserved_port()
         self.received: list[Received] = []
         self.respond: Respond = _not_found
 
@@ -89,7 +90,7 @@ class Gateway:
 
     def __init__(self, settings: PostgresSettings, valkey: ValkeyServer) -> None:
         self.valkey = valkey
-        self.limits: dict[str, Any] = {}
+        self.limits: dict[str, Any] = {"timeout_s": 10}  # rates are enforced however busy this machine is
         self.retrieval = Server()
         self.embedding = Server()
         self.embedding.respond = self._profiles
@@ -145,7 +146,7 @@ class Gateway:
     @asynccontextmanager
     async def without_postgres(self) -> AsyncGenerator[httpx2.AsyncClient]:
         """A gateway whose database does not answer."""
-        nowhere = PostgresSettings.model_validate({"url": f"postgresql://nobody@127.0.0.1:{free_port()}/nothing"})
+        nowhere = PostgresSettings.model_validate({"url": f"postgresql://nobody@127.0.0.1:{reserved_port()}/nothing"})
         async with _serving(self.settings().model_copy(update={"postgres": nowhere})) as client:
             yield client
 
@@ -154,6 +155,7 @@ class Gateway:
         return {
             "MEMPLANE_POSTGRES__URL": self._postgres.url.get_secret_value(),
             "MEMPLANE_REDIS__CACHE_URL": self.valkey.url,
+            "MEMPLANE_LIMITS__TIMEOUT_S": str(self.limits["timeout_s"]),
             "MEMPLANE_TRUST__INTERNAL_SECRET": INTERNAL_SECRET,
             "MEMPLANE_ENDPOINTS__EMBEDDING_URL": self.embedding.url,
             "MEMPLANE_ENDPOINTS__RETRIEVAL_URL": self.retrieval.url,
@@ -164,7 +166,7 @@ class Gateway:
     @asynccontextmanager
     async def talking_to(self, url: str) -> AsyncGenerator[httpx2.AsyncClient]:
         """A client over the network."""
-        async with httpx2.AsyncClient(base_url=url, trust_env=False) as client:
+        async with httpx2.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
             yield client
 
     @staticmethod
@@ -232,4 +234,12 @@ def gateway(postgres_settings: PostgresSettings, valkey: ValkeyServer) -> Gatewa
 async def door(gateway: Gateway) -> AsyncGenerator[Gateway]:
     """The gateway with both other services running."""
     async with gateway.embedding.running(), gateway.retrieval.running(), gateway.running():
+        yield gateway
+
+
+@pytest.fixture
+async def site(gateway: Gateway) -> AsyncGenerator[Gateway]:
+    """A gateway that trusts keys for no time at all, and believes each browser's address."""
+    running = gateway.running(key_cache_s=0, ops_key=OPS_KEY, trusted_proxies=["127.0.0.0/8"])
+    async with gateway.embedding.running(), gateway.retrieval.running(), running:
         yield gateway

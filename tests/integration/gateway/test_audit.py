@@ -6,7 +6,7 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from tests.integration.gateway.conftest import ADMIN, Gateway, bearer_of
+from tests.integration.gateway.conftest import ADMIN, OPS_KEY, Gateway, bearer_of
 
 from memplane_core.contracts.audit import AuditEntry
 from memplane_core.domain.tenancy import TenantId
@@ -14,7 +14,6 @@ from memplane_core.storage.session import Database
 
 pytestmark = pytest.mark.anyio
 
-OPS_KEY = "ops key of the tests, which is long enough"
 OPS = {"Authorization": f"Bearer {OPS_KEY}"}
 
 
@@ -83,6 +82,7 @@ class TestRefusals:
             ("POST", "/v1/jobs"),
             ("DELETE", f"/v1/keys/{reader.id}"),
             ("DELETE", "/v1/memories/01990000-0000-7000-8000-000000000001"),
+            ("DELETE", "/v1/observations/01990000-0000-7000-8000-000000000002"),
         ):
             body = {"kind": "reconcile"} if method == "POST" else None
             answer = await door.client.request(method, path, headers=bearer_of(reader), json=body)
@@ -97,10 +97,11 @@ class TestRefusals:
 
         told = await _told(door, tenant_id=tenant.id, actor=reader.id)
         assert [(entry.action, entry.result) for entry in told] == [
-            ("deleteMemory", "refused"), ("revokeOwnKey", "refused"), ("startJob", "refused"),
-            ("updatePolicy", "refused"),
+            ("deleteObservation", "refused"), ("deleteMemory", "refused"), ("revokeOwnKey", "refused"),
+            ("startJob", "refused"), ("updatePolicy", "refused"),
         ]  # fmt: skip
-        assert told[1].target == reader.id
+        assert told[0].target == "01990000-0000-7000-8000-000000000002"
+        assert told[2].target == reader.id
 
     async def test_a_path_that_names_no_id_is_refused_and_told_without_it(self, door: Gateway) -> None:
         tenant = await door.make_tenant()

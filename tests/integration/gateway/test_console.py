@@ -1,73 +1,14 @@
 """The console's door: who gets in, what their browser is given, and what ends it."""
 
 import re
-from collections.abc import AsyncGenerator
 from typing import Any
-from uuid import uuid4
 
-import httpx2
 import pytest
 from redis.asyncio import Redis
-from tests.integration.gateway.conftest import ADMIN, ADMIN_KEY, Gateway
-
-from memplane_core.contracts.admin import KeyCreated, TenantView
+from tests.integration.gateway.conftest import ADMIN, ADMIN_KEY, OPS_KEY, Gateway
+from tests.integration.gateway.consoles import STAMP, browser, limits_of, made
 
 pytestmark = pytest.mark.anyio
-
-OPS_KEY = "ops key of the tests, which is long enough"
-_STAMP = re.compile(r'name="stamp" value="([0-9a-f]{64})"')
-
-
-class Browser:
-    """What a browser does with forms and cookies."""
-
-    def __init__(self, client: httpx2.AsyncClient, source: str) -> None:
-        self.client = client
-        self.cookies: dict[str, str] = {}
-        self.headers = {"X-Forwarded-For": source}
-        self.set_cookies: list[str] = []
-        self.stamp = ""
-
-    async def get(self, path: str) -> httpx2.Response:
-        return await self._ask("GET", path)
-
-    async def post(self, path: str, *, stamp: str | None = None, **fields: str) -> httpx2.Response:
-        given = {"stamp": self.stamp if stamp is None else stamp, "once": uuid4().hex, **fields}
-        return await self._ask("POST", path, data=given)
-
-    async def sign_in(self, key: str) -> httpx2.Response:
-        await self.get("/console/sign-in")
-        return await self.post("/console/sign-in", key=key)
-
-    async def _ask(self, method: str, path: str, data: dict[str, str] | None = None) -> httpx2.Response:
-        cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-        headers = {**self.headers, **({"Cookie": cookies} if cookies else {})}
-        answer = await self.client.request(method, path, data=data, headers=headers)
-        self.set_cookies = answer.headers.get_list("set-cookie")
-        for cookie in self.set_cookies:
-            name, _, value = cookie.split(";")[0].partition("=")
-            self.cookies[name] = value.strip('"')
-        if found := _STAMP.search(answer.text):
-            self.stamp = found[1]
-        return answer
-
-
-@pytest.fixture
-async def site(gateway: Gateway) -> AsyncGenerator[Gateway]:
-    """A gateway that trusts keys for no time at all, and believes each browser's address."""
-    running = gateway.running(key_cache_s=0, ops_key=OPS_KEY, trusted_proxies=["127.0.0.0/8"])
-    async with gateway.embedding.running(), gateway.retrieval.running(), running:
-        yield gateway
-
-
-def browser(site: Gateway) -> Browser:
-    number = uuid4().int
-    return Browser(site.client, f"10.{number % 250}.{number // 250 % 250}.{number // 62_500 % 250}")
-
-
-async def made(site: Gateway) -> tuple[TenantView, KeyCreated]:
-    tenant = await site.make_tenant()
-    return tenant, await site.make_key(tenant)
 
 
 async def test_a_session_is_a_cookie_that_scripts_and_other_sites_cannot_reach(site: Gateway) -> None:
@@ -107,7 +48,7 @@ async def test_what_is_no_key_opens_nothing_and_is_not_told_apart(site: Gateway)
     visitor = browser(site)
     answers = [await visitor.sign_in(wrong) for wrong in (key.key, "nonsense", "", "ключ", "x" * 3000)]
     assert {answer.status_code for answer in answers} == {401}
-    assert len({_STAMP.sub("", answer.text) for answer in answers}) == 1
+    assert len({STAMP.sub("", answer.text) for answer in answers}) == 1
     assert "memplane_console" not in visitor.cookies
 
 
@@ -165,13 +106,16 @@ async def test_a_tenants_key_sees_no_other_tenant_and_nothing_of_the_installatio
     paths = [
         f"/console/t/{other.id}{page}" for page in ("", "/memories", "/keys", "/policy", "/jobs", "/audit", "/why")
     ]
-    for path in [*paths, "/console/tenants", "/console/system", "/console/audit", "/console/live.json"]:
+    own = f"/console/t/{tenant.id}/limits"
+    for path in [*paths, own, "/console/tenants", "/console/system", "/console/audit", "/console/live.json"]:
         answer = await visitor.get(path)
         assert answer.status_code == 404, path
         assert other.name not in answer.text
     await visitor.get(f"/console/t/{tenant.id}/keys")
     answer = await visitor.post(f"/console/t/{other.id}/keys", name="mine now", scopes="memories:read")
     assert answer.status_code == 404
+    assert "Limits</a>" not in answer.text
+    assert (await visitor.post(own, group="quotas", stored_memories="unlimited")).status_code == 404
 
 
 async def test_scopes_limits_and_audit_are_those_of_the_api(site: Gateway) -> None:
@@ -198,6 +142,12 @@ async def test_the_ops_key_reads_and_changes_nothing(site: Gateway) -> None:
     assert "Create a key" not in page.text
     answer = await visitor.post(f"/console/t/{tenant.id}/keys", name="x", scopes="memories:read")
     assert answer.status_code == 403
+    page = await visitor.get(f"/console/t/{tenant.id}/limits")
+    assert (page.status_code, "Save " in page.text) == (200, False)
+    unlimited = {"stored_memories": "unlimited", "tokens_a_day": "unlimited"}
+    answer = await visitor.post(f"/console/t/{tenant.id}/limits", group="quotas", **unlimited)
+    assert answer.status_code == 403
+    assert await limits_of(site, tenant) == {}
 
 
 async def test_the_same_form_twice_makes_one_key(site: Gateway) -> None:

@@ -8,7 +8,7 @@ import anyio
 import httpx2
 import msgspec
 import pytest
-from tests.integration.gateway.conftest import ADMIN, ADMIN_KEY, PEPPER, Gateway, bearer_of
+from tests.integration.gateway.conftest import ADMIN, ADMIN_KEY, OPS_KEY, PEPPER, Gateway, bearer_of
 
 from memplane_core.contracts.admin import KeyCreated, TenantView
 from memplane_core.domain.tenancy import TenantId
@@ -16,7 +16,6 @@ from memplane_core.storage.session import Database
 
 pytestmark = pytest.mark.anyio
 
-OPS_KEY = "ops key of the tests, which is long enough"
 OPS = {"Authorization": f"Bearer {OPS_KEY}"}
 NEW_PEPPER = "newer pepper of the tests, which is long enough"
 

@@ -17,6 +17,7 @@ from memplane_gateway.console.desk import Desk
 from memplane_gateway.console.explorer import EXPLORER_ROUTES
 from memplane_gateway.console.jobs import JOB_PAGES
 from memplane_gateway.console.keys import KEY_PAGES
+from memplane_gateway.console.limits import LIMIT_PAGES
 from memplane_gateway.console.overview import OVERVIEW_ROUTES
 from memplane_gateway.console.policy import POLICY_PAGES
 from memplane_gateway.console.pulse import Pulse
@@ -37,6 +38,7 @@ _PAGES: Final = (
     *JOB_PAGES,
     *POLICY_PAGES,
     *KEY_PAGES,
+    *LIMIT_PAGES,
     *AUDIT_PAGES,
     *TENANT_PAGES,
     *SYSTEM_PAGES,

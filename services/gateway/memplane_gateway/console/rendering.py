@@ -45,7 +45,8 @@ def _moment(value: datetime | None, missing: str = "never") -> str:
     return Markup('<time datetime="{}">{}</time>').format(utc.isoformat(), shown)
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """A number with its thousands apart, as short as it can be."""
     if value is None:
         return "–"
     if isinstance(value, float) and not value.is_integer():
@@ -53,7 +54,8 @@ def _number(value: float | None) -> str:
     return f"{int(value):,}"
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
+    """A span of time in the unit that suits it."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if value >= 2 * size:
             return f"{value / size:,.0f} {unit}"
@@ -88,7 +90,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     filters: dict[str, Any] = {
-        "moment": _moment, "number": _number, "seconds": _seconds, "pretty": _json,
+        "moment": _moment, "number": number, "seconds": seconds, "pretty": _json,
         "told": _told, "words": _words
     }  # fmt: skip
     environment.filters.update(filters)
