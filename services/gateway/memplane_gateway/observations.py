@@ -1,11 +1,12 @@
-"""The public routes of short-term memory: what sessions observe and hold, and their end."""
+"""The public routes of short-term memory: what sessions observe, hold and give back, and their end."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
+from uuid import UUID
 
-from litestar import Response, get, post
+from litestar import Response, delete, get, post
 from litestar.di import NamedDependency
-from litestar.params import JSONBody, QueryParameter
+from litestar.params import FromPath, JSONBody, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from memplane_core.clients.retrieval import IDEMPOTENCY_KEY
@@ -155,6 +156,36 @@ async def list_observations(
     )
 
 
+@delete(
+    "/v1/observations/{observation_id:uuid}",
+    operation_id="deleteObservation",
+    summary="Take an observation back",
+    tags=_TAGS,
+    status_code=200,  # a default that is not used; with 204 Litestar would not allow the body of a problem
+    responses={
+        204: answer(None, "Gone for good: its session does not hold it, and it becomes no memory."),
+        **problems(401, 403, 404, 409, 422, 503, 504),
+    },
+)
+async def delete_observation(
+    request: ServiceRequest,
+    observation_id: FromPath[UUID],
+    *,
+    forwarder: NamedDependency[Forwarder],
+    idempotency_key: IdempotencyKey = None,
+) -> Response[bytes]:
+    """Delete one observation that a session holds. One that has become a memory is a 404 that says so, and stays.
+
+    Needs the scope `memories:write`.
+    """
+    return await forwarder.forward(
+        request,
+        "memories:write",
+        path=f"/v1/observations/{observation_id}",
+        headers={IDEMPOTENCY_KEY: idempotency_key},
+    )
+
+
 @post(
     "/v1/sessions/end",
     operation_id="endSession",
@@ -187,4 +218,10 @@ async def end_session(
     )
 
 
-OBSERVATION_ROUTES: Final[Sequence[ControllerRouterHandler]] = (observe, observe_many, list_observations, end_session)
+OBSERVATION_ROUTES: Final[Sequence[ControllerRouterHandler]] = (
+    observe,
+    observe_many,
+    list_observations,
+    delete_observation,
+    end_session,
+)

@@ -47,6 +47,7 @@ _ROUTES: Final[Mapping[tuple[str, str], Access]] = {
     ("POST", "/v1/observations"): _WRITE,
     ("POST", "/v1/observations/batch"): _WRITE,
     ("GET", "/v1/observations"): _READ,
+    ("DELETE", "/v1/observations/{observation_id}"): _WRITE,
     ("POST", "/v1/sessions/end"): _WRITE,
     ("PATCH", "/v1/memories/{memory_id}"): _WRITE,
     ("DELETE", "/v1/memories/{memory_id}"): _WRITE,

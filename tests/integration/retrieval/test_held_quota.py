@@ -77,12 +77,12 @@ async def test_observations_and_memories_fill_one_quota_and_what_does_not_fit_ch
 async def test_a_batch_that_fits_in_part_is_refused_whole_also_where_it_only_passes_through(service: Service) -> None:
     await allow(service, 9, buffer_size=2)
     async with service.running() as client:
-        body = {**SESSION, "observations": [{"content": f"thing {n}"} for n in range(10)]}
-        refused = await client.post("/v1/observations/batch", json=body)
+        things = [{"content": f"thing {n}"} for n in range(10)]
+        refused = await client.post("/v1/observations/batch", json={**SESSION, "observations": things})
         assert (refused.status_code, refused.json()["used"]) == (403, 0)
         assert (await held(client), await memories(client)) == ([], [])
-        body["observations"].pop()
-        assert (await client.post("/v1/observations/batch", json=body)).status_code == 200
+        taken = await client.post("/v1/observations/batch", json={**SESSION, "observations": things[1:]})
+        assert taken.status_code == 200
     assert await counted(service) == StoredCount(9, 2)
 
 

@@ -67,6 +67,7 @@ class TestOpenApi:
             ("POST", "/v1/observations"),
             ("POST", "/v1/observations/batch"),
             ("GET", "/v1/observations"),
+            ("DELETE", "/v1/observations/{observation_id}"),
             ("POST", "/v1/sessions/end"),
             ("POST", "/v1/memories/batch"),
             ("POST", "/v1/memories/list"),
@@ -228,6 +229,7 @@ class TestOpenApi:
             "user_id", "agent_id", "session_id", "memory_type", "external_id", "actor", "source", "scene",
             "sort", "limit", "cursor", "job_id", "kind", "number", "from", "to", "action", "type",
             "filters", "history", "after", "erasure_id", "name", "on_conflict", "dry_run", "policy", "valid_at",
+            "observation_id",
         }  # fmt: skip
 
 
