@@ -2,8 +2,10 @@
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
+import msgspec
 import numpy as np
 import pytest
 from tests.integration.maintenance.erasing import Erasing
@@ -11,11 +13,16 @@ from tests.integration.maintenance.erasing import Erasing
 from memplane_core.domain.errors import Conflict
 from memplane_core.domain.index import NEVER, Generation, IndexFilter, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
+from memplane_core.storage import merges
 from memplane_core.storage.erasures import Subject, begin, end_run
 from memplane_core.storage.jobs import claim_job
+from memplane_core.storage.markers import Author
+from memplane_core.storage.merges import Joining
+from memplane_core.storage.session import Database
 from memplane_core.testing.embedder import HashEmbedder
 from memplane_core.testing.index import MemoryIndex
 from memplane_core.testing.memories import MemoryDesk
+from memplane_core.testing.tenants import make_tenant
 from memplane_maintenance.jobs import JobRunner
 from memplane_maintenance.jobs.erase import Erase
 from memplane_maintenance.jobs.erase_copies import NoCopies
@@ -111,6 +118,43 @@ async def test_a_run_does_not_end_while_somebody_asks_for_another_erasure(
             await asyncio.sleep(0.01)
     assert await ending is False
     assert [row["state"] for row in await erasing.sql("SELECT state FROM job")] == ["running"]
+
+
+async def test_so_many_of_a_tenant_run_at_once_and_no_more_and_other_tenants_are_not_asked(
+    desk: MemoryDesk, embedder: HashEmbedder, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memplane_core.storage.erasures.MOST_RUNNING", 2)
+    erasing = Erasing(desk, MemoryIndex(), embedder, copies=NoCopies())
+    first, second = await erasing.ask(user_id="ana"), await erasing.ask(user_id="ben")
+    with pytest.raises(Conflict, match="2 erasures are under way") as refused:
+        await erasing.ask(user_id="carl")
+    assert refused.value.retry_after == 60
+    assert await erasing.ask(user_id="ana") == msgspec.structs.replace(first, made=False)
+    other = Erasing(
+        MemoryDesk(database, await make_tenant(database), embedder), MemoryIndex(), embedder, copies=NoCopies()
+    )
+    assert (await other.ask(user_id="carl")).made
+    # All of a tenant's are one run: no more workers are at it than at any other job, and it goes slice by slice.
+    assert len(await erasing.sql("SELECT id FROM job")) == 1
+    await erasing.finish(second.id)
+    assert (await erasing.ask(user_id="carl")).made
+
+
+async def test_memories_of_others_remember_no_merge_of_what_was_hers(desk: MemoryDesk, embedder: HashEmbedder) -> None:
+    erasing = Erasing(desk, MemoryIndex(), embedder, copies=NoCopies())
+    ids = await desk.write("one", "two", "three", "four", user_id="ana", scene=["hers"])
+    async with desk.database.tenant(desk.tenant) as connection:
+        locked = await merges.lock(desk.tenant, connection, ids)
+        joinings = [Joining(survivor=locked[ids[n]], others=[locked[ids[n + 1]]]) for n in (0, 2)]
+        at = datetime.now(UTC)
+        await merges.merge(desk.tenant, connection, joinings, purge_at=at, author=Author("key", "request"))
+    await erasing.sql("UPDATE memory SET user_id = 'ben' WHERE id = ANY($1)", [ids[0], ids[2]])
+    # One was written again by its name, and is merged into nothing now.
+    await erasing.sql("UPDATE memory SET state = 'active', merged_into = NULL, purge_at = NULL WHERE id = $1", ids[3])
+    done = await erasing.finish((await erasing.ask(user_id="ana")).id)
+    assert (done.state, done.counts["memories"], done.counts["merges"]) == ("done", 2, 1)
+    rows = await erasing.sql("SELECT id, merges, version FROM memory ORDER BY id")
+    assert [(row["id"], row["merges"], row["version"]) for row in rows] == [(ids[0], None, 2), (ids[2], None, 2)]
 
 
 async def test_a_batch_that_cites_much_is_written_however_many_memories_were_erased_that_day(desk: MemoryDesk) -> None:

@@ -114,6 +114,20 @@ class TestTakingBack:
         await client.post(f"/v1/memories/{ids[2]}/restore")
         assert [await read(client, its) for its in ids] == before
 
+    async def test_no_memory_stands_for_more_others_than_can_be_given_back(
+        self, client: httpx2.AsyncClient, database: Database, service: Service
+    ) -> None:
+        first, second, third = [await write(client, text) for text in ("one", "two", "three")]
+        await merge(client, first, second, survivor=first)
+        async with database.tenant(service.tenant) as connection:
+            await connection.execute(
+                "UPDATE memory SET merges = jsonb_set(merges, '{taken}', (SELECT jsonb_agg(jsonb_build_object("
+                "'id', gen_random_uuid())) FROM generate_series(1, 10000))) WHERE merges IS NOT NULL"
+            )
+        answer = await merge(client, first, third, survivor=first)
+        assert (answer.status_code, "10,001" in answer.json()["detail"]) == (409, True), answer.text
+        assert (await read(client, third))["state"] == "active"
+
     async def test_undo_restores_all_and_again_none(self, client: httpx2.AsyncClient) -> None:
         ids = [await write(client, text, scene=[text]) for text in ("one", "two", "three")]
         before = [await read(client, its) for its in ids]

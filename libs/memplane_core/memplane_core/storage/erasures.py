@@ -10,11 +10,15 @@ import msgspec
 from uuid_utils.compat import uuid7
 
 from memplane_core.contracts.erasures import ErasureReceipt, ErasureState, SubjectKind
+from memplane_core.domain.errors import Conflict
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.generations import hold_writes, join_writers
 from memplane_core.storage.jobs import ERASE, ERASE_TENANT, end_job
 from memplane_core.storage.session import Connection, Row
 from memplane_core.storage.tenants import require_tenant
+
+MOST_RUNNING: Final = 1_000
+"""Most erasures of a tenant that run at once: every write of the tenant is held against each of them."""
 
 _HOLD_S: Final = 2.0
 
@@ -90,6 +94,7 @@ async def begin(tenant: TenantId, connection: Connection, who: Subject, *, subje
 
     Raises:
         NotFound: The tenant is gone.
+        Conflict: `MOST_RUNNING` of others are under way.
         Exception: One of which `session.is_contention` is true: writers were in the way.
     """
     await hold_writes(tenant, connection, wait_s=_HOLD_S)
@@ -106,6 +111,8 @@ async def begin(tenant: TenantId, connection: Connection, who: Subject, *, subje
     )
     if running is not None:
         return Begun(UUID(int=running.int), made=False)
+    if (await next_turn(tenant, connection)).running >= MOST_RUNNING:
+        raise Conflict(f"{MOST_RUNNING:,} erasures are under way already: ask again when one has ended", retry_after=60)
     erasure_id = uuid7()
     await connection.execute(
         """

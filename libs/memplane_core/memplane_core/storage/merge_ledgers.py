@@ -82,6 +82,37 @@ async def take_over(tenant: TenantId, connection: Connection, given: Mapping[UUI
         await _store(tenant, connection, {its.id: new[its.id] for its in locked.values() if new[its.id] != its.ledger})
 
 
+class Forgotten(msgspec.Struct, frozen=True):
+    """What became of memories that remembered merges of memories that were erased.
+
+    Attributes:
+        forgot: How many remember them no more.
+        left: How many could not be changed just now.
+    """
+
+    forgot: int
+    left: int
+
+
+async def forget_erased(tenant: TenantId, connection: Connection, erasure_id: UUID) -> Forgotten:
+    """Let memories, whoever's they are, remember no more that those were merged into them which an erasure deleted."""
+    rows = await connection.fetch(
+        """
+        WITH named AS MATERIALIZED (
+            SELECT m.id, (taken ->> 'id')::uuid AS gone
+            FROM memory m CROSS JOIN LATERAL jsonb_array_elements(m.merges -> 'taken') AS taken
+            WHERE m.tenant_id = $1 AND m.merges IS NOT NULL
+        )
+        SELECT DISTINCT n.id FROM named n
+        JOIN erased_memory e ON e.tenant_id = $1 AND e.erasure_id = $2 AND e.memory_id = n.gone
+        """,
+        tenant,
+        erasure_id,
+    )
+    forgot = await settle(tenant, connection, [row["id"] for row in rows])
+    return Forgotten(forgot, len(rows) - forgot)
+
+
 async def _merged_into(
     tenant: TenantId, connection: Connection, survivors: Collection[UUID]
 ) -> defaultdict[UUID, set[UUID]]:

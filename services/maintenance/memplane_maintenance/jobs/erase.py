@@ -13,7 +13,7 @@ from typing import Final, Literal
 from memplane_core.domain.errors import Unavailable
 from memplane_core.domain.ports import VectorIndex
 from memplane_core.observability.logs import get_logger
-from memplane_core.storage import erasure_reach
+from memplane_core.storage import erasure_reach, merge_ledgers
 from memplane_core.storage.erasure_reach import Erased
 from memplane_core.storage.erasures import (
     ErasureRecord,
@@ -142,20 +142,25 @@ class Erase:
             observed = await erasure_reach.observed_of(tenant, connection, who=who)
             counts.update(await erasure_reach.forget_subject(tenant, connection, who=who))
             counts["history_blanked"] += await erasure_reach.blank_history(tenant, connection, who=who)
+            merges = await merge_ledgers.forget_erased(tenant, connection, erasure.id)
+            counts["merges"] += merges.forgot
             keys = await erasure_reach.revoke_keys(tenant, connection, who=who, subject=erasure.subject)
             jobs = await erasure_reach.forget_jobs(tenant, connection, erasure.id, who=who)
             counts.update(keys=len(keys), jobs=len(jobs.deleted))
             counts["idempotency"] += await erasure_reach.forget_repeats(
                 tenant, connection, erasure.id, also=[*keys, *jobs.deleted, *observed]
             )
+            error = "a job that names the subject is ending" if jobs.living else None
+            if merges.left:
+                error = "a memory that one of the subject's was merged into is being changed"
             await save_erasure(
                 tenant,
                 connection,
                 erasure,
-                phase="records" if jobs.living else "copies",
+                phase="records" if error else "copies",
                 counts=+counts,
-                wait_s=1.0 if jobs.living else 0.0,
-                error="a job that names the subject is ending" if jobs.living else None,
+                wait_s=1.0 if error else 0.0,
+                error=error,
             )
 
     async def _other_copies(self, run: Run, erasure: ErasureRecord) -> None:
