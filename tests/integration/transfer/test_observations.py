@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 import uuid_utils.compat
-from tests.integration.transfer.conftest import as_line, export, fill
+from tests.integration.transfer.conftest import Door, as_line, export, fill
 from tests.integration.transfer.lines import counts, header, memory, send, whole
 
 pytestmark = pytest.mark.anyio
@@ -71,6 +71,36 @@ async def test_what_became_a_memory_while_it_was_exported_is_a_memory_alone(
         assert await held(target) == []
     foreseen = await send(other, first.body, dry_run=True)
     assert counts(foreseen) == {"observations_unchanged": 2}
+
+
+async def test_a_quota_that_all_fits_into_takes_what_became_memories_between_two_files_or_in_one(
+    client: httpx2.AsyncClient, other: httpx2.AsyncClient, door: Door
+) -> None:
+    await observe(client, "seen", "heard")
+    first = await export(client)
+    assert (await client.post("/v1/sessions/end", json=SESSION)).status_code == 200
+    await observe(client, "felt")
+    second = await export(client)
+    tenant = (await other.get("/v1/whoami")).json()["tenant_id"]
+    async with door.admin as admin:
+        await admin.patch(f"/admin/v1/tenants/{tenant}/limits", json={"stored_memories": 3})
+        assert counts(await send(other, first.body)) == {"observations": 2}
+        assert counts(await send(other, second.body)) == {"created": 2, "history": 2, "observations": 1}
+        usage = (await other.get("/v1/usage")).json()
+        assert (usage["stored_memories"]["used"], usage["held_observations"]) == (3, 1)
+        # What is one as well as the other in a single file is no more than the one.
+        assert (await other.delete(f"/v1/observations/{second.observations[0].id}")).status_code == 204
+        for memory_id in second.ids:
+            assert (await other.delete(f"/v1/memories/{memory_id}")).status_code == 204
+        opening, seen = first.raw[:2], [raw for raw in first.raw if b'"observation"' in raw[:40]]
+        file = whole([*opening, *seen, *second.records])
+        await admin.patch(f"/admin/v1/tenants/{tenant}/limits", json={"stored_memories": 2})
+        refused = await send(other, file)
+        assert (refused.status_code, refused.json()["quota"]) == (403, "stored_memories")
+        assert await held(other) == []
+        await admin.patch(f"/admin/v1/tenants/{tenant}/limits", json={"stored_memories": 3})
+        assert counts(await send(other, file)) == {"created": 2, "history": 2, "observations": 3}
+    assert (await other.get("/v1/usage")).json()["stored_memories"]["left"] == 0
 
 
 async def test_a_persons_part_has_what_their_sessions_hold_and_a_resumed_one_does_not_give_it_again(

@@ -142,7 +142,7 @@ async def unhide(
 
     Raises:
         DuplicateMemory: An active memory has become the same meanwhile, or two of these are the same. None is back.
-        QuotaExceeded: The tenant may not have so many.
+        QuotaExceeded: When the transaction ends, where the tenant may not have so much stored.
         PlaceTakenError: Another memory became the same just now: look again.
     """
     locked = await connection.fetch(_LOCK, tenant, ids, state)

@@ -61,7 +61,7 @@ async def store_insights(
         Ids of those that were new.
 
     Raises:
-        QuotaExceeded: The tenant may not have so many memories.
+        QuotaExceeded: When the transaction ends, where the tenant may not have so much stored.
     """
     tenant = run.tenant
     fresh = {memory.dedup_key: memory for memory in (_as_memory(insight, whose, now=now) for insight in insights)}
