@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx2
 from tests.e2e.hardening.conftest import INTERNAL_SECRET, Door
 
-from memplane_core.embedded.ports import free_port
+from memplane_core.testing.ports import reserved_port
 from memplane_core.testing.process import ServiceProcess
 from memplane_core.testing.stack import Stack
 
@@ -173,7 +173,7 @@ def start(module: str, wrong: Mapping[str, str]) -> tuple[int, str]:
     """Exit code and words of a service."""
     process = subprocess.Popen(
         [sys.executable, "-m", *module.split()],
-        env={"PATH": "", **SETTINGS, "MEMPLANE_SERVER__PORT": str(free_port()), **wrong},
+        env={"PATH": "", **SETTINGS, "MEMPLANE_SERVER__PORT": str(reserved_port()), **wrong},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

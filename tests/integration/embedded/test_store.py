@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from memplane_core.embedded.ports import free_port
 from memplane_core.embedded.probes import http_ok
 from memplane_core.settings import PostgresSettings
 from memplane_core.storage.session import Database
+from memplane_core.testing.ports import reserved_port
 
 PASSWORD = "password-of-the-tests-0123"
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/usr/sbin/useradd").exists(), reason="Postgres refuses to be root")
 def test_postgres_is_ready_once_the_services_can_use_it_and_ends_cleanly(tmp_path: Path) -> None:
-    port, health = free_port(), free_port()
+    port, health = reserved_port(), reserved_port()
     folder = tmp_path / "pg"
     for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         parent.chmod(0o755)

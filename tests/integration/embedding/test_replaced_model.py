@@ -12,8 +12,8 @@ from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.contracts.embedding import EMBED_PATH, PROFILES_PATH, EmbedRequest, EmbedResponse, EmbedResult
 from memplane_core.domain.embedding import ModelProfile, ModelProfiles, Window
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.embedded.ports import free_port
 from memplane_core.security.internal import InternalTokens
+from memplane_core.testing.ports import reserved_port
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ class OneModel:
 
     def __init__(self) -> None:
         self.dim = 4
-        self.port = free_port()
+        self.port = reserved_port()
 
     @asynccontextmanager
     async def running(self, *, query_cache_s: float = 600.0) -> AsyncGenerator[HttpEmbedder]:

@@ -14,10 +14,10 @@ from memplane_core.contracts.jobs import USES_KEY
 from memplane_core.domain.collections import CollectionName, Uses
 from memplane_core.domain.index import Generation, IndexFilter
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.embedded.ports import free_port
 from memplane_core.settings import MilvusSettings
 from memplane_core.testing.index import MemoryIndex
 from memplane_core.testing.milvus_lite import MilvusLite
+from memplane_core.testing.ports import reserved_port
 from memplane_core.testing.rows import eventually, index_row, unit_vectors
 from memplane_core.testing.valkey import ValkeyServer
 from memplane_core.vectors import CollectionNotLoaded, MilvusIndex
@@ -94,7 +94,7 @@ async def test_uses_reported_by_any_process_keep_a_collection_loaded(cache: Redi
 
 async def test_uses_are_reported_at_the_end_and_what_could_not_be_told_is_told_later(cache: Redis) -> None:
     uses = Uses()
-    nowhere: Redis = Redis(port=free_port())
+    nowhere: Redis = Redis(port=reserved_port())
     uses.note("mp_a")
     await UseReports(uses, nowhere).report()
     await nowhere.aclose()
@@ -107,7 +107,7 @@ async def test_uses_are_reported_at_the_end_and_what_could_not_be_told_is_told_l
 async def test_nothing_is_released_while_nobody_knows_what_is_used(cache: Redis) -> None:
     index = MemoryIndex()
     names = await made(index, 1)
-    nowhere: Redis = Redis(port=free_port())
+    nowhere: Redis = Redis(port=reserved_port())
     with pytest.raises(RedisError):
         await IdleRelease(index, nowhere, idle_s=IDLE_S).run()
     await nowhere.aclose()

@@ -11,8 +11,8 @@ from pymilvus import MilvusException
 from memplane_core.domain.errors import IndexUnavailable
 from memplane_core.domain.index import FloatArray, Generation, IndexFilter, IndexKey, IndexRow
 from memplane_core.domain.tenancy import TenantId
-from memplane_core.embedded.ports import free_port
 from memplane_core.settings import MilvusSettings
+from memplane_core.testing.ports import reserved_port
 from memplane_core.testing.rows import index_row, unit_vectors
 from memplane_core.vectors import CollectionAbsent, CollectionNotLoaded, MilvusIndex
 from memplane_core.vectors.expressions import any_key, is_narrow, quoted, superset
@@ -32,7 +32,7 @@ def generation() -> Generation:
 @pytest.fixture
 def nowhere() -> MilvusIndex:
     """An index whose server does not exist: whatever it refuses, it refuses by itself."""
-    return MilvusIndex(MilvusSettings(uri=f"http://127.0.0.1:{free_port()}", timeout_s=1))
+    return MilvusIndex(MilvusSettings(uri=f"http://127.0.0.1:{reserved_port()}", timeout_s=1))
 
 
 class TestExpressions:

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from memplane_core.embedded.ports import free_port
+from memplane_core.testing.ports import reserved_port
 
 PROGRAM = """
 from litestar import Litestar
@@ -32,7 +32,7 @@ def answers(port: int) -> bool:
 
 
 def test_told_to_end_many_times_at_once_it_ends(tmp_path: Path) -> None:
-    port = free_port()
+    port = reserved_port()
     (tmp_path / "program.py").write_text(PROGRAM.format(port=port))
     process = subprocess.Popen([sys.executable, "program.py"], cwd=tmp_path)
     try:

@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 from memplane_core.embedded.milvus import MilvusLiteInstance
-from memplane_core.embedded.ports import free_port
 from memplane_core.embedded.processes import Child
+from memplane_core.testing.ports import reserved_port
 from memplane_core.testing.started import Started
 
 
@@ -23,7 +23,7 @@ class MilvusLite(Started):
     def __init__(self, data_dir: Path | None = None, *, port: int | None = None) -> None:
         self._temporary = None if data_dir else Path(tempfile.mkdtemp(prefix="memplane-milvus-lite-"))
         folder = data_dir or self._temporary or Path()
-        self.port = port or free_port()
+        self.port = port or reserved_port()
         self._instance = MilvusLiteInstance(data_dir=folder / "data", port=self.port, log=folder / "log")
         self._child = Child(self._instance.launch())
 

@@ -20,9 +20,9 @@ from typing import Final
 
 import msgspec
 
-from memplane_core.embedded.ports import free_port
 from memplane_core.embedded.probes import http_ok
 from memplane_core.embedded.processes import Child, Launch
+from memplane_core.testing.ports import reserved_port
 from memplane_core.testing.started import Started
 
 PYTHON_VARIABLE: Final = "MEMPLANE_MILVUS_SERVER_PYTHON"
@@ -122,7 +122,7 @@ class MilvusServer(Started):
     def _choose_ports(self) -> None:
         ports: list[int] = []
         while len(ports) < len(_PORTS) + 2:
-            ports.append(free_port(besides=ports))
+            ports.append(reserved_port(besides=ports))
         self._etcd_peer_port, self._health_port, *rest = ports
         self._ports = dict(zip(_PORTS, rest, strict=True))
         self.port = self._ports["proxy_port"]

@@ -8,10 +8,10 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from memplane_core.embedded.ports import free_port
 from memplane_core.embedded.postgres import PostgresCluster
 from memplane_core.embedded.processes import Child
 from memplane_core.storage import bootstrap
+from memplane_core.testing.ports import reserved_port
 from memplane_core.testing.started import Started
 
 
@@ -27,7 +27,7 @@ class PostgresServer(Started):
         self._folder.chmod(0o711)
         self._cluster = PostgresCluster(
             data_dir=self._folder / "data",
-            port=free_port(),
+            port=reserved_port(),
             password=secrets.token_urlsafe(16),
             log=self._folder / "postgres.log",
             durable=durable,

@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from memplane_core.embedded.ports import free_port
 from memplane_core.embedded.probes import http_ok
 from memplane_core.embedded.processes import Child, Launch
+from memplane_core.testing.ports import reserved_port
 from memplane_core.testing.started import Started
 
 
@@ -34,8 +34,8 @@ class ServiceProcess(Started):
         ready_s: float = 60.0,
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix=f"{module}-"))
-        self.port = free_port()
-        self.metrics_port = free_port()
+        self.port = reserved_port()
+        self.metrics_port = reserved_port()
         self._ready_path = ready_path
         self._ready_s = ready_s
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("MEMPLANE_")}

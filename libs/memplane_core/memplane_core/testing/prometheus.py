@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import httpx2
 
-from memplane_core.embedded.ports import free_port
 from memplane_core.embedded.probes import http_ok
 from memplane_core.embedded.processes import Child, Launch
+from memplane_core.testing.ports import reserved_port
 from memplane_core.testing.started import Started
 
 _ROOT = Path(__file__).resolve().parents[4]
@@ -91,7 +91,7 @@ class Prometheus(Started):
 
     def __init__(self, targets: Mapping[str, int], *, rules: Sequence[Path] = (), every_s: float = 1.0) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="memplane-prometheus-"))
-        self.port = free_port()
+        self.port = reserved_port()
         every = f"{int(every_s * 1000)}ms"
         config = {
             "global": {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every},

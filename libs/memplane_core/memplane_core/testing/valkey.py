@@ -7,9 +7,9 @@ import signal
 import tempfile
 from pathlib import Path
 
-from memplane_core.embedded.ports import free_port
 from memplane_core.embedded.processes import Child
 from memplane_core.embedded.valkey import ValkeyInstance
+from memplane_core.testing.ports import reserved_port
 from memplane_core.testing.started import Started
 
 
@@ -20,7 +20,7 @@ class ValkeyServer(Started):
         self._folder = Path(tempfile.mkdtemp(prefix="memplane-valkey-"))
         self._instance = ValkeyInstance(
             data_dir=self._folder / "data",
-            port=free_port(),
+            port=reserved_port(),
             password=secrets.token_urlsafe(16),
             log=self._folder / "valkey.log",
             durable=durable,
