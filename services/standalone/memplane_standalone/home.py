@@ -123,8 +123,8 @@ class Home:
         """Keep them for the next start, the SDK and the command line."""
         write_private(self.path / "credentials.json", to_json(credentials))
 
-    def ports(self, names: tuple[str, ...]) -> Mapping[str, int]:
-        """A free loopback port for each name: the one it had at the last start, if nobody took it."""
+    def ports(self, names: tuple[str, ...], *, besides: tuple[int, ...] = ()) -> Mapping[str, int]:
+        """A free loopback port for each name, none of `besides`: the one it had at the last start, if nobody took it."""
         file = self.path / "ports.json"
         try:
             known = msgspec.json.decode(file.read_bytes(), type=dict[str, int])
@@ -133,8 +133,8 @@ class Home:
         chosen: dict[str, int] = {}
         for name in names:
             port = known.get(name, 0)
-            usable = port and port not in chosen.values() and port_is_free(port)
-            chosen[name] = port if usable else free_port(besides=(*chosen.values(), *known.values()))
+            usable = port and port not in (*chosen.values(), *besides) and port_is_free(port)
+            chosen[name] = port if usable else free_port(besides=(*chosen.values(), *known.values(), *besides))
         write_private(file, msgspec.json.encode(chosen))
         return chosen
 

@@ -107,7 +107,7 @@ class _Plan:
         self._options = options
         self._home = home
         self._secrets = secrets
-        ports = {**home.ports(_PORTS), "gateway": gateway_port}
+        ports = {**home.ports(_PORTS, besides=(gateway_port,)), "gateway": gateway_port}
         self._cluster = PostgresCluster(
             data_dir=home.path / "postgres",
             port=ports["postgres"],

@@ -77,6 +77,8 @@ class TestPorts:
             second = home.ports(("a", "b"))
         assert second["b"] == first["b"]
         assert second["a"] not in first.values()
+        third = home.ports(("a", "b"), besides=(second["a"],))
+        assert (third["a"] != second["a"], third["b"]) == (True, second["b"])
         home.close()
 
 
