@@ -70,12 +70,14 @@ def _running(
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def running(_: Litestar) -> AsyncGenerator[None]:
-        await reranking.start()
-        await service.start()
-        _log.info("the default model is loaded", model=service.profiles().default)
-        yield
-        pool.close()
-        await service.close()
+        try:
+            await reranking.start()
+            await service.start()
+            _log.info("the default model is loaded", model=service.profiles().default)
+            yield
+        finally:
+            pool.close()
+            await service.close()
 
     return running
 

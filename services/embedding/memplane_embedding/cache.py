@@ -32,6 +32,7 @@ _KEY_LABEL: Final = b"memplane embedding cache 1"
 _ENTRY_OVERHEAD: Final = 700
 _MOST_WRITES: Final = 64
 _BREAKER_OPEN_S: Final = 5.0
+_LAST_WRITES_S: Final = 1.0
 
 _log = get_logger(__name__)
 
@@ -75,6 +76,7 @@ class SharedCache:
             **(tls or {}),
         )
         self._ttl_s = ttl_s
+        self._last_writes_s = max(_LAST_WRITES_S, timeout_s)
         self._breakers = AsyncCircuitBreakerFactory(
             default_threshold=2, default_ttl=_BREAKER_OPEN_S, exclude=[asyncio.CancelledError]
         )
@@ -117,9 +119,11 @@ class SharedCache:
         task.add_done_callback(self._writes.discard)
 
     async def close(self) -> None:
-        """Finish writes and give back the connections."""
+        """Finish writes, let go of those that take too long, and give back the connections."""
         if self._writes:
-            await asyncio.wait(self._writes, timeout=1.0)
+            _, late = await asyncio.wait(self._writes, timeout=self._last_writes_s)
+            for task in late:
+                await end(task)
         await self._redis.aclose()
 
     async def _write(self, entries: Mapping[bytes, Embedded]) -> None:

@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
-from memplane_core.domain.embedding import EmbedItem, InputType, Lane
+from memplane_core.domain.embedding import EmbedItem, InputType, Lane, Window
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.testing.valkey import ValkeyServer
 from memplane_embedding.cache import CacheKeys, SharedCache, VectorCache
@@ -33,7 +34,7 @@ async def embedding(
     *,
     secret: str = "one secret",
     max_bytes: int = 1 << 20,
-    timeout_s: float = 0.1,
+    timeout_s: float = 10,
 ) -> AsyncGenerator[EmbeddingService]:
     pool = WorkerPool(workers=2, lane_limit=1000)
     shared = SharedCache(url, timeout_s=timeout_s, ttl_s=60) if url else None
@@ -214,6 +215,15 @@ class TestValkey:
                 for n in range(20):
                     await embed(service, tenant, f"text {n}")
                 assert time.perf_counter() - began < 4  # without a breaker it would be ten seconds
+
+    async def test_writes_to_one_that_hangs_end_before_the_connections_are_given_back(self) -> None:
+        with silent_server() as port:
+            shared = SharedCache(f"redis://127.0.0.1:{port}/0", timeout_s=3, ttl_s=60)
+            shared._last_writes_s = 0.05  # pyright: ignore[reportPrivateUsage] - as if they had waited for longer
+            shared.put({b"key": Embedded([Window(0, 4)], np.ones((1, 3), np.float32), 2)})
+            await asyncio.sleep(0)
+            await shared.close()
+            assert [task.get_name() for task in asyncio.all_tasks() if "_write" in repr(task.get_coro())] == []
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 
 
 class ServiceHttp:
-    """Calls one service. Make it anywhere, call it in one event loop, and `close` it there.
+    """Calls one service. Make it anywhere, call it in one event loop, and `close` it there: no call is made after that.
 
     Args:
         base_url: `http://host:port` of the service, without a path.
@@ -91,6 +91,7 @@ class ServiceHttp:
         )
         self._breaker: AbstractAsyncContextManager[object] | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     @property
     def retry_after_s(self) -> int:
@@ -99,6 +100,7 @@ class ServiceHttp:
 
     async def close(self) -> None:
         """Give back the connections."""
+        self._closed = True
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -191,6 +193,8 @@ class ServiceHttp:
     async def _attempt(
         self, method: str, path: str, *, headers: Mapping[str, str] | None, body: bytes | None
     ) -> HttpAnswer:
+        if self._closed:  # a call that was under way tries again, over connections that nobody would give back
+            raise ServiceUnreachable(self._service, "this process is stopping", unsent=False)
         if self._session is None:
             self._session = self._open()
         url = URL(self._base + path, encoded=True)
