@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final, cast
 
+import msgspec
 import structlog
-from cachetools import TTLCache
+from cachetools import TLRUCache, TTLCache
 from litestar.datastructures import Headers
 from litestar.enums import ScopeType
 from litestar.middleware import ASGIMiddleware
-from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPReceiveMessage, HTTPScope, Receive, Scope, Send
 
 from memplane_core.domain.errors import Forbidden, Unauthorized
 from memplane_core.domain.tenancy import Principal, TenantId
@@ -29,6 +30,9 @@ _SCHEMES: Final = frozenset(("bearer", "token"))
 _ADMIN: Final = "/admin/"
 _READS: Final = frozenset(("GET", "HEAD"))
 _UNKNOWN_FOR_S: Final = 2.0
+_AGAIN_S: Final = 1.0
+"""Whose body took longer to come has their key looked at once more: it may have been revoked meanwhile."""
+
 _REFUSAL: Final = "a valid key is required: send it as `Authorization: Bearer <key>`"
 
 FindKey = Callable[[str], Awaitable[StoredKey | None]]
@@ -50,13 +54,20 @@ def presented_secret(headers: Headers) -> str:
     return secret
 
 
+class _Trusted(msgspec.Struct, frozen=True):
+    """A key, and until when nobody is asked about it."""
+
+    key: StoredKey
+    until: float
+
+
 class KeyDirectory:
     """Tells whose a key is, asking the database at most once in a while for each.
 
     Args:
         keyring: Recognises keys.
         find: Asks the database.
-        trust_s: How long an answer holds. 0 asks each time.
+        trust_s: How long an answer holds, from when it was asked for. 0 asks each time.
         clock: Seconds that never go back.
     """
 
@@ -65,9 +76,11 @@ class KeyDirectory:
     ) -> None:
         self._keyring = keyring
         self._find = find
+        self._trust_s = trust_s
+        self._clock = clock
         # Apart, so that a flood of wrong keys cannot push out the right ones. Both are keyed by digest: nothing here
         # could be used as a key.
-        self._known: TTLCache[bytes, StoredKey] = TTLCache(50_000, trust_s, clock)
+        self._known: TLRUCache[bytes, _Trusted] = TLRUCache(50_000, lambda _, its, __: its.until, clock)
         self._unknown: TTLCache[bytes, None] = TTLCache(10_000, min(trust_s, _UNKNOWN_FOR_S), clock)
         self._asking: dict[bytes, asyncio.Task[StoredKey | None]] = {}
 
@@ -82,7 +95,8 @@ class KeyDirectory:
         if presented is None:
             raise Unauthorized(_REFUSAL)
         digest = self._keyring.digest(presented)
-        key = self._known.get(digest)
+        known = self._known.get(digest)
+        key = None if known is None else known.key
         if key is None and digest not in self._unknown:
             key = await self._ask_once(presented, digest)
         if key is None or _is_expired(key):
@@ -91,12 +105,12 @@ class KeyDirectory:
 
     def forget(self, key_id: str) -> None:
         """Ask the database again when the key with that id comes next."""
-        for digest in [digest for digest, key in self._known.items() if key.id == key_id]:
+        for digest in [digest for digest, its in self._known.items() if its.key.id == key_id]:
             self._known.pop(digest, None)
 
     def forget_tenant(self, tenant: TenantId) -> None:
         """Ask the database again when a key of that tenant comes next."""
-        for digest in [digest for digest, key in self._known.items() if key.tenant == tenant]:
+        for digest in [digest for digest, its in self._known.items() if its.key.tenant == tenant]:
             self._known.pop(digest, None)
 
     async def _ask_once(self, presented: PresentedKey, digest: bytes) -> StoredKey | None:
@@ -113,13 +127,14 @@ class KeyDirectory:
             task.exception()  # seen here even if all who asked have gone
 
     async def _ask(self, presented: PresentedKey, digest: bytes) -> StoredKey | None:
+        until = self._clock() + self._trust_s
         key = await self._find(presented.id)
         genuine = self._keyring.matches(presented, None if key is None else key.digest)
         # One path for all that are refused: a look-up and every pepper's digest, and the same memory of it.
         if key is None or not genuine or key.revoked_at is not None or _is_expired(key):
             self._unknown[digest] = None
             return None
-        self._known[digest] = key
+        self._known[digest] = _Trusted(key, until)
         return key
 
 
@@ -183,7 +198,21 @@ class DoorAuth(ASGIMiddleware):
             )
             self._uses.note(key.id)
             structlog.contextvars.bind_contextvars(tenant=str(key.tenant), key_id=key.id)
+            receive = self._rechecking(receive, secret)
         await next_app(scope, receive, send)
+
+    def _rechecking(self, receive: Receive, secret: str) -> Receive:
+        """`receive`, which raises Unauthorized where the key is no good any more when a slow body has come whole."""
+        began = time.monotonic()
+
+        async def rechecked() -> HTTPReceiveMessage:
+            message = cast("HTTPReceiveMessage", await receive())
+            is_last = message["type"] == "http.request" and not message.get("more_body", False)
+            if is_last and time.monotonic() - began > _AGAIN_S:
+                await self._directory.identify(secret)
+            return message
+
+        return cast("Receive", rechecked)
 
     def _operator(self, secret: str) -> str:
         """Which of the operator's keys it is."""
