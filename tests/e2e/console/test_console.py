@@ -197,6 +197,43 @@ def test_a_memory_is_pinned_forgotten_found_missing_and_restored(site: Site, ten
     expect(site.page.locator(".history li")).to_have_count(4)
 
 
+def test_a_merge_is_undone_on_the_page_of_the_memory_that_stayed(site: Site, tenant: httpx2.Client) -> None:
+    kept, other = wrote(tenant, "the keys are under the red stone"), wrote(tenant, "keys: under the red stone")
+    body = {"ids": [kept, other], "survivor": kept}
+    tenant.post("/v1/memories/merge", json=body).raise_for_status()
+    site.sign_in(key_of(tenant))
+    site.go(f"{at(tenant)}/memories/{kept}")
+    stands = site.page.get_by_role("region", name="Stands for 1 other")
+    expect(stands.get_by_role("link", name=other)).to_be_visible()
+    stands.get_by_role("button", name="Undo the merge").click()
+    expect(site.page.locator("#notice .note")).to_have_text("1 memory is active again.")
+    expect(stands).to_have_count(0)
+    assert tenant.get(f"/v1/memories/{other}").json()["state"] == "active"
+
+
+def test_an_operator_sets_a_quota_that_holds_at_once(site: Site, tenant: httpx2.Client) -> None:
+    wrote(tenant, "the keys are under the red stone")
+    site.sign_in(site.platform.credentials.admin_key)
+    site.go(f"{at(tenant)}/limits")
+    quota = site.page.get_by_role("group", name="Stored memories")
+    box = quota.get_by_label("Stored memories: memories")
+    expect(box).to_be_hidden()
+    quota.get_by_label("At most").check()
+    box.fill("-1")
+    site.page.get_by_role("button", name="Save quotas").click()
+    expect(box).to_have_accessible_description("Memories: must be a whole number, 0 to 1,000,000,000,000,000.")
+    box.fill("1")
+    site.page.get_by_role("button", name="Save quotas").click()
+    expect(quota.get_by_role("img", name="Stored memories: 100 % used")).to_be_visible()
+    expect(site.page.locator("#notice .note")).to_be_focused()
+    refused = tenant.post("/v1/memories", json={"content": "one too many"})
+    assert (refused.status_code, refused.json()["code"]) == (403, "quota_exceeded")
+    quota.get_by_label("Unlimited").check()
+    site.page.get_by_role("button", name="Save quotas").click()
+    expect(quota).to_contain_text("1 used")
+    wrote(tenant, "one more")
+
+
 def test_prune_is_tried_first_and_then_forgets_for_real(site: Site, tenant: httpx2.Client) -> None:
     idle = wrote(tenant, "of no use to anybody", priority=1)
     wrote(tenant, "of use today", priority=1)

@@ -11,10 +11,12 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: That the memory had from then on.
-        event: `created`, `updated`, `superseded`, `forgotten`, `merged` or `restored`.
+        event: `created`, `updated`, `superseded`, `forgotten`, `merged` or `restored`; of a memory that others were
+            merged into `absorbed`, and `gave_back` once they were restored.
         key_id: Of the API key that did it.
         request_id: `X-Request-Id` of that answer.
-        changes: Old values of the fields that changed, by name; empty where it was created.
+        changes: Old values of the fields that changed, by name, and as `memories` the ids of those others; empty where
+            it was created.
     """
 
     version: int

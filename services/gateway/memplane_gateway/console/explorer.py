@@ -15,15 +15,18 @@ from litestar.types import ControllerRouterHandler
 from memplane_core.contracts.admin import KeyCreated
 from memplane_core.contracts.history import HistoryPage
 from memplane_core.contracts.memories import MemoryPage, SearchResponse
+from memplane_core.contracts.merges import Undone
 from memplane_core.contracts.policy import Policy
 from memplane_core.domain.errors import invalid
 from memplane_core.domain.memory import Memory
+from memplane_core.storage.merges import ABSORBED, GAVE_BACK
 from memplane_gateway.console.calls import Refused
 from memplane_gateway.console.scores import Ranking, signals
 from memplane_gateway.console.sessions import LentKey
 from memplane_gateway.console.visits import Form, MemoriesClosed, Visit
 
 FILTERS: Final = ("user_id", "agent_id", "session_id", "memory_type", "actor", "source")
+_UNDO: Final = "/v1/memories/merge/undo"
 _LENT_S: Final = 3600
 _PAGE: Final = 25
 
@@ -116,14 +119,43 @@ async def _show_memory(visit: Visit, tenant: UUID, memory: UUID, notice: str | N
     key = visit.memory_key(tenant)
     found = (await visit.ask(f"/v1/memories/{memory}", key=key)).read(Memory)
     history = (await visit.ask(f"/v1/memories/{memory}/history", key=key)).read(HistoryPage)
-    return await visit.page("memory.html", title="Memory", tenant=tenant, memory=found, history=history, notice=notice)
+    return await visit.page(
+        "memory.html",
+        title="Memory",
+        tenant=tenant,
+        memory=found,
+        history=history,
+        stands_for=_stands_for(history),
+        notice=notice,
+    )
+
+
+def _stands_for(history: HistoryPage) -> list[str]:
+    """Ids of memories that were merged into one and not given back, as far as a page of its history goes."""
+    ids: dict[str, None] = {}
+    for entry in reversed(history.results):
+        named: list[str] = entry.changes.get("memories", [])
+        if entry.event == ABSORBED:
+            ids |= dict.fromkeys(named)
+        elif entry.event == GAVE_BACK:
+            ids = {memory_id: None for memory_id in ids if memory_id not in named}
+    return list(ids)
+
+
+def _undone(undone: Undone) -> str:
+    """What came of taking merges back, for whoever asked for it."""
+    count = len(undone.restored)
+    if not count:
+        return "There was nothing left to restore."
+    told = "1 memory is active again." if count == 1 else f"{count:,} memories are active again."
+    return told if undone.complete else f"{told} There are more: undo once more for the next."
 
 
 @post("/t/{tenant:uuid}/memories/{memory:uuid}", status_code=200)
 async def change_memory(
     visit: NamedDependency[Visit], tenant: FromPath[UUID], memory: FromPath[UUID]
 ) -> Response[bytes]:
-    """Forget, restore, pin or unpin a memory."""
+    """Forget, restore, pin or unpin a memory, or restore what was merged into it."""
     form = await visit.form()
     key, path = visit.memory_key(tenant), f"/v1/memories/{memory}"
     match form.text("do"):
@@ -133,6 +165,10 @@ async def change_memory(
         case "restore":
             await visit.send("POST", f"{path}/restore", key=key, repeat_key=form.text("once"))
             notice = "Restored: searches find it again."
+        case "undo":
+            body = {"survivor": memory}
+            sent = await visit.send("POST", _UNDO, key=key, body=body, repeat_key=form.text("once"))
+            notice = _undone(sent.read(Undone))
         case "pin" | "unpin" as wanted:
             body = {"pinned": wanted == "pin"}
             await visit.send("PATCH", path, key=key, body=body, repeat_key=form.text("once"))

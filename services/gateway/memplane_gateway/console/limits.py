@@ -37,7 +37,7 @@ class Part(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Of the field of a rate; empty where the limit is one number.
-        label: Stands behind the field.
+        label: What is counted; stands behind the field.
         kind: Its type in the body, which says what it may be.
     """
 
@@ -55,10 +55,7 @@ class Part(msgspec.Struct, frozen=True):
         return info.ge, info.le
 
 
-_RATE: Final = tuple(
-    Part(name, label, get_type_hints(Rate, include_extras=True)[name])
-    for name, label in (("requests", "requests in"), ("seconds", "seconds"))
-)
+_RATE: Final = tuple(Part(name, name, kind) for name, kind in get_type_hints(Rate, include_extras=True).items())
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -283,7 +280,7 @@ def _filled(form: Form, limit: Limit) -> _Filled:
         least, most = part.bounds
         text = texts[_box(limit, part)]
         if not (text.isdecimal() and text.isascii() and len(text) < 19 and least <= int(text) <= most):
-            faults[_box(limit, part)] = f"Must be a whole number, {number(least)} to {number(most)}."
+            faults[_box(limit, part)] = f"must be a whole number, {number(least)} to {number(most)}."
     return _Filled(choice, form.text(f"{limit.name}.was") or "", texts, faults)
 
 
