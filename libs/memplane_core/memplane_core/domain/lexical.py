@@ -46,7 +46,7 @@ def _vocabulary(words: str) -> Terms:
     return np.unique(unpacked(b"".join(terms(word) for word in words.split())))
 
 
-ASKING: Final = _vocabulary(_ASKING)
+ASKING: Final = frozenset(_vocabulary(_ASKING).tolist())
 """Words that make a question and say nothing of its answer: they do not count in a query that has others."""
 
 TELLING_WHEN: Final = _vocabulary(_TELLING_WHEN)
@@ -74,11 +74,9 @@ def query_words(packed: bytes) -> bytes:
 
     Words that make a question are left out where it has others.
     """
-    words = unpacked(packed)
-    _, first = np.unique(words, return_index=True)
-    distinct = words[np.sort(first)]
-    telling = distinct[~np.isin(distinct, ASKING)]
-    return (telling if telling.size else distinct)[:MOST_WORDS].tobytes()
+    distinct = list(dict.fromkeys(unpacked(packed).tolist()))
+    telling = [word for word in distinct if word not in ASKING]
+    return np.array((telling or distinct)[:MOST_WORDS], dtype="<u4").tobytes()
 
 
 def likeness(query: bytes, texts: Sequence[bytes]) -> Likeness:
@@ -121,10 +119,15 @@ def _counted(texts: Sequence[bytes], lengths: npt.NDArray[np.int64], words: Term
     found = everything[at]
     owner = np.searchsorted(np.cumsum(lengths), at, side="right")
     tells_when = np.zeros(len(texts))
-    tells_when[owner[np.isin(found, TELLING_WHEN)]] = 1.0
+    tells_when[owner[TELLING_WHEN[_place(TELLING_WHEN, found)] == found]] = 1.0
     if words.size == 0:
         return np.zeros((len(texts), 0)), tells_when
-    place = np.minimum(np.searchsorted(words, found), words.size - 1)
+    place = _place(words, found)
     hit = words[place] == found
     counts = np.bincount(owner[hit] * words.size + place[hit], minlength=len(texts) * words.size)
     return counts.reshape(len(texts), words.size).astype(np.float64), tells_when
+
+
+def _place(words: Terms, found: Terms) -> npt.NDArray[np.intp]:
+    """Where each of `found` is among `words`, which are sorted, if it is one of them."""
+    return np.minimum(np.searchsorted(words, found), words.size - 1)
