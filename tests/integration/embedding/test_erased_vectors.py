@@ -41,7 +41,7 @@ async def test_every_process_forgets_a_tenant_whose_vectors_are_dropped(url: str
     for cache in caches:
         cache.start()
         cache.put(dict.fromkeys(keys, VECTOR))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(await client.keys("mp:emb:2:*")) < len(keys):
         assert time.monotonic() < deadline
         await anyio.sleep(0.01)
@@ -68,7 +68,7 @@ async def test_a_process_that_reads_a_vector_while_it_is_being_dropped_forgets_i
     key = cache_prefix(tenant) + bytes(32)
     cache = VectorCache(max_bytes=1_000_000, shared=SharedCache(url, timeout_s=5, ttl_s=600))
     cache.put({key: VECTOR})
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not await client.exists(key):
         assert time.monotonic() < deadline
         await anyio.sleep(0.01)

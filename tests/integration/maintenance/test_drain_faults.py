@@ -1,6 +1,7 @@
 """A drain that dies at any line, runs twice at once, or falls asleep in between."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -30,6 +31,17 @@ from memplane_maintenance.drain import Drainer, DrainLimits
 pytestmark = pytest.mark.anyio
 
 LIMITS = DrainLimits()
+
+
+class Clock:
+    """Time for leases, which a test moves on."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return time.monotonic() + self.ahead_s
 
 
 async def stored(desk: MemoryDesk, index: MemoryIndex) -> set[IndexKey]:
@@ -179,8 +191,10 @@ class TestStalls:
             await index.close()
 
     async def test_between_reading_and_sending_nothing_is_sent_once_another_has_the_lease(
-        self, desk: MemoryDesk, database: Database, embedder: HashEmbedder
+        self, desk: MemoryDesk, database: Database, embedder: HashEmbedder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        clock = Clock()
+        monkeypatch.setattr("memplane_core.storage.leases.time", clock)
         index = GatedIndex()
         other = Drainer(database, index, embedder, limits=LIMITS)
         await desk.write("makes the collection")
@@ -190,10 +204,7 @@ class TestStalls:
             gate = Gate()
             gate.close()
             sleepy = Drainer(
-                GatedDatabase(database, after=nth, sleeps=gate.pass_through),
-                index,
-                embedder,
-                limits=DrainLimits(lease_s=0.4, rpc_timeout_s=0.2),
+                GatedDatabase(database, after=nth, sleeps=gate.pass_through), index, embedder, limits=LIMITS
             )
             sleeper = asyncio.create_task(sleepy.drain(desk.tenant))
             reached = asyncio.create_task(gate.reached())
@@ -202,7 +213,9 @@ class TestStalls:
                 reached.cancel()
                 assert nth > 6
                 return
-            await self._lease_ended(desk)
+            clock.ahead_s += LIMITS.lease_s  # it sleeps until its lease has ended
+            async with database.tenant(desk.tenant) as connection:
+                await connection.execute("UPDATE lease SET expires_at = clock_timestamp()")
             await desk.edit(edited, user_id="u2")
             await other.drain(desk.tenant)
             sent = list(index.sent)
@@ -238,12 +251,3 @@ class TestStalls:
         assert (report.embedded, report.indexed) == (1, 2)
         await settle(desk, drainer)
         assert await stored(desk, index) == {IndexKey(edited, 2, 0), IndexKey(raw, 1, 0)}
-
-    @staticmethod
-    async def _lease_ended(desk: MemoryDesk) -> None:
-        async with asyncio.timeout(10):
-            while True:
-                async with desk.database.tenant(desk.tenant) as connection:
-                    if await connection.fetchval("SELECT expires_at <= clock_timestamp() FROM lease"):
-                        return
-                await asyncio.sleep(0.02)

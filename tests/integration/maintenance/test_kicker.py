@@ -27,7 +27,7 @@ async def broker(valkey: ValkeyServer) -> AsyncGenerator[Redis]:
 
 
 def settings_of(valkey: ValkeyServer) -> RedisSettings:
-    return RedisSettings.model_validate({"broker_url": valkey.url, "cache_url": valkey.url, "timeout_s": 0.5})
+    return RedisSettings.model_validate({"broker_url": valkey.url, "cache_url": valkey.url, "timeout_s": 5})
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def kicker(valkey: ValkeyServer) -> AsyncGenerator[CeleryKicker]:
     await asyncio.to_thread(kicker.close)
 
 
-async def until(condition: Callable[[], Awaitable[bool]], *, timeout_s: float = 10) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], *, timeout_s: float = 30) -> None:
     async with asyncio.timeout(timeout_s):
         while not await condition():  # noqa: ASYNC110 - another process does not tell
             await asyncio.sleep(0.02)
