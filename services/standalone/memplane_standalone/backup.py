@@ -76,7 +76,9 @@ def back_up(*, home: Path, to: Path, database_url: str | None) -> int:
     return to.stat().st_size
 
 
-async def restore(*, file: Path, home: Path, secrets: Path | None, database_url: str | None) -> Restored:
+async def restore(
+    *, file: Path, home: Path, secrets: Path | None, database_url: str | None, replace_secrets: bool = False
+) -> Restored:
     """Make a new installation from a backup: its roles, its database, and a reconcile of every tenant's index.
 
     Call it in a thread that lives on: the database server that it starts for a while ends with it.
@@ -86,16 +88,19 @@ async def restore(*, file: Path, home: Path, secrets: Path | None, database_url:
         home: Folder of the new installation, which has no database yet.
         secrets: `secrets.json` of the old one; without it no API key made before is valid.
         database_url: A Postgres to restore into instead of the home's own, as a superuser.
+        replace_secrets: Those that the home has already may be lost.
 
     Raises:
-        HomeError, StartError: The home is in use, the backup cannot be read, or the database has something in it.
+        HomeError, StartError: The home is in use or has other secrets, the backup cannot be read, or the database has
+            something in it. All is as it was before.
     """
     _check_file(file)
     locked = Home(home)
     try:
         if (locked.path / "postgres").exists():
             raise HomeError(f"{locked.path} holds a database already: restore into a new home.")
-        kept = _take_over(locked, secrets)
+        before = _take_over(locked, secrets, replace=replace_secrets)
+        kept = (locked.path / "secrets.json").exists()
         made = locked.secrets()
         try:
             async with _new_database(locked, made, database_url) as admin_url:
@@ -104,6 +109,7 @@ async def restore(*, file: Path, home: Path, secrets: Path | None, database_url:
             shutil.rmtree(locked.path / "postgres", ignore_errors=True)
             if not kept:
                 (locked.path / "secrets.json").unlink(missing_ok=True)
+            _put_back(before)
             raise
     finally:
         locked.close()
@@ -117,19 +123,44 @@ def _check_file(file: Path) -> None:
     _run("pg_restore", None, ["--list", str(file)])
 
 
-def _take_over(home: Home, secrets: Path | None) -> bool:
-    """Put the old installation's secrets into the new home, and its credentials where they lie beside them."""
+def _take_over(home: Home, secrets: Path | None, *, replace: bool) -> dict[Path, bytes | None]:
+    """Put the old installation's secrets into the new home, and its credentials where they lie beside them.
+
+    Returns:
+        What stood in the files that were written, None where there was none.
+
+    Raises:
+        HomeError: They cannot be read, or the home has others.
+    """
     if secrets is None:
-        return (home.path / "secrets.json").exists()
+        return {}
     try:
         found = secrets.read_bytes()
         msgspec.json.decode(found, type=Secrets)
     except (OSError, msgspec.MsgspecError) as error:
         raise HomeError(f"{secrets} cannot be read: {error}") from None
-    write_private(home.path / "secrets.json", found)
+    new = {home.path / "secrets.json": found}
     with suppress(OSError):
-        write_private(home.path / "credentials.json", secrets.with_name("credentials.json").read_bytes())
-    return True
+        new[home.path / "credentials.json"] = secrets.with_name("credentials.json").read_bytes()
+    before: dict[Path, bytes | None] = {file: file.read_bytes() if file.exists() else None for file in new}
+    others = [file for file, content in before.items() if content not in (None, new[file])]
+    if others and not replace:
+        raise HomeError(
+            f"{others[0]} is there already and says something else: restore into a new home, or let it be lost with"
+            " --replace-secrets."
+        )
+    for file, content in new.items():
+        write_private(file, content)
+    return before
+
+
+def _put_back(before: dict[Path, bytes | None]) -> None:
+    """Let files be what they were."""
+    for file, content in before.items():
+        if content is None:
+            file.unlink(missing_ok=True)
+        else:
+            write_private(file, content)
 
 
 @asynccontextmanager

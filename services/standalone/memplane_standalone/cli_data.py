@@ -152,6 +152,7 @@ def restore(
     from_: Annotated[Path, Parameter(name="--from")],
     home: Path,
     secrets: Path | None = None,
+    replace_secrets: Annotated[bool, Parameter(negative="")] = False,
     database_url: Annotated[str | None, Parameter(env_var="MEMPLANE_BACKUP__DATABASE_URL")] = None,
 ) -> int:
     """Make a new installation from a backup. `memplane up` on its home then fills the index from it.
@@ -164,11 +165,15 @@ def restore(
         Folder of the new installation.
     secrets
         secrets.json of the old one. A credentials.json beside it is taken over too.
+    replace_secrets
+        Let the secrets and credentials that the home has already be lost; else others than the old one's are refused.
     database_url
         A Postgres to restore into, in place of the home's own, as a superuser.
     """
     began = time.monotonic()
-    done = asyncio.run(restore_into(file=from_, home=home, secrets=secrets, database_url=database_url))
+    done = asyncio.run(
+        restore_into(file=from_, home=home, secrets=secrets, database_url=database_url, replace_secrets=replace_secrets)
+    )
     print(f"restored {done.tenants} tenants into {home} in {time.monotonic() - began:.1f} s")
     if not done.keys_work:
         print("API keys that were made before are not valid here, for the secrets are new: make others")

@@ -67,6 +67,17 @@ class TestTheCommandLine:
         assert (again.returncode, again.stderr.startswith(b"memplane: Memplane is already running")) == (1, True)
         none = memplane("restore", "--from", str(tmp_path / "nothing"), "--home", str(tmp_path / "new"))
         assert (none.returncode, b"there is no backup" in none.stderr) == (1, True)
+        home, own = tmp_path / "another", b"of another installation"
+        home.mkdir()
+        (home / "credentials.json").write_bytes(own)
+        words = ("restore", "--from", str(file), "--home", str(home), "--secrets", str(platform.home / "secrets.json"))
+        there = memplane(*words)
+        assert (there.returncode, b"credentials.json is there already" in there.stderr) == (1, True), there.stderr
+        assert not (home / "secrets.json").exists()
+        away = memplane(*words, "--replace-secrets", "--database-url", "postgresql://nobody@127.0.0.1:1/nothing")
+        assert (away.returncode, b"cannot be restored" in away.stderr) == (1, True), away.stderr
+        assert not (home / "secrets.json").exists()
+        assert (home / "credentials.json").read_bytes() == own
         file.write_bytes(b"not a dump")
         broken = memplane("restore", "--from", str(file), "--home", str(tmp_path / "new"))
         assert (broken.returncode, b"pg_restore failed" in broken.stderr) == (1, True)
