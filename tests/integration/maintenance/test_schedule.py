@@ -81,7 +81,9 @@ class Calendar:
 
 
 @pytest.fixture
-async def calendar(desk: MemoryDesk, valkey: ValkeyServer) -> AsyncGenerator[Calendar]:
+async def calendar(desk: MemoryDesk, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Calendar]:
+    # One look reaches all tenants that other tests have left, however busy the machine is.
+    monkeypatch.setattr("memplane_maintenance.jobs.schedule._RUN_S", 600)
     client: Redis = Redis.from_url(valkey.url, protocol=3)
     await client.flushall()
     yield Calendar(desk, client)
@@ -208,7 +210,7 @@ async def test_a_hundred_tenants_at_once_all_finish_and_one_whose_collection_is_
                 for job in jobs:
                     if tenant == broken and job.kind != "priorities":
                         assert job.error is not None
-                        assert (job.state, "vectors of dimension" in job.error) == ("failed", True), job
+                        assert (job.state, "is none that Memplane has made" in job.error) == ("failed", True), job
                         assert "`memplane reindex`" in job.error
                     else:
                         assert (job.state, job.error) == ("done", None), job
@@ -216,12 +218,12 @@ async def test_a_hundred_tenants_at_once_all_finish_and_one_whose_collection_is_
 
 
 def replace_collection(milvus: MilvusLite, generation: Generation) -> None:
-    """Put one that somebody else made, for vectors of another length, in the place of a generation's."""
+    """Put one that somebody else made, for vectors of the same length, in the place of a generation's."""
     client: Any = MilvusClient(uri=milvus.uri)
     try:
         assert client.has_collection(generation.collection)
         client.drop_collection(generation.collection)
-        client.create_collection(generation.collection, dimension=generation.dim // 2)
+        client.create_collection(generation.collection, dimension=generation.dim)
     finally:
         client.close()
 

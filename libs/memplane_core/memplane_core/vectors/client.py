@@ -104,15 +104,14 @@ class Connection:
         return int(rows[0]["count(*)"])
 
     async def dimension(self, collection: str) -> int | None:
-        """Length of the collection's vectors, 0 where it has none; None where there is no collection."""
+        """Length of the collection's vectors, 0 where it is none that we made; None where there is no collection."""
         try:
             async with self._call("looking for a collection"):
                 description = await self._client.describe_collection(collection, timeout=self._timeout_s)
         except CollectionAbsent:
             return None
-        # One that somebody else has made may have no such field: its vectors have no length that is ours.
-        fields = (field for field in description["fields"] if field["name"] == schema.VECTOR)
-        return next((int(field["params"].get("dim", 0)) for field in fields), 0)
+        fields = {field["name"]: field.get("params", {}) for field in description["fields"]}
+        return int(fields[schema.VECTOR].get("dim", 0)) if fields.keys() >= schema.FIELDS else 0
 
     async def has_index(self, collection: str) -> bool:
         """Whether the collection's vectors are indexed, or going to be."""

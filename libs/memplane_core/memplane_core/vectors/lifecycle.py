@@ -67,9 +67,10 @@ class Collections:
                 raise CollectionAbsent("looking for a collection: there is none", retry_after=1)
             self._dims[name] = dim
         if dim != generation.dim:
+            what = f"holds vectors of dimension {dim}" if dim else "is none that Memplane has made"
             raise IndexMismatch(
-                f"the collection {name!r} holds vectors of dimension {dim}, and the model {generation.model!r} "
-                f"of its generation makes {generation.dim}; `memplane reindex` makes another collection"
+                f"the collection {name!r} {what}, and the model {generation.model!r} of its generation makes vectors of"
+                f" dimension {generation.dim}; `memplane reindex` makes another collection"
             )
 
     async def load(self, generation: Generation | CollectionName) -> None:

@@ -17,6 +17,7 @@ _KEY_BYTES = 64
 _STRING_BYTES = 256
 _STRINGS: Final = ("user_id", "agent_id", "session_id", "memory_type")
 _TIMES: Final = ("occurred_at", "expires_at")
+FIELDS: Final = frozenset((KEY, VECTOR, *_STRINGS, *_TIMES))
 _FILTERED: Final = 4
 _INT64 = range(-(2**63), 2**63)
 
