@@ -124,7 +124,7 @@ class Home:
         write_private(self.path / "credentials.json", to_json(credentials))
 
     def ports(self, names: tuple[str, ...], *, besides: tuple[int, ...] = ()) -> Mapping[str, int]:
-        """A free loopback port for each name, none of `besides`: the one it had at the last start, if nobody took it."""
+        """A free loopback port for each name, none of `besides`: that of the last start, if nobody took it."""
         file = self.path / "ports.json"
         try:
             known = msgspec.json.decode(file.read_bytes(), type=dict[str, int])

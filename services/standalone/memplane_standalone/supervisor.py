@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 
-from memplane_core.embedded.processes import Launch, kill_group, log_tail
+from memplane_core.embedded.processes import Launch, await_group, kill_group, log_tail
 from memplane_standalone.parts.part import Part, Step
 from memplane_standalone.progress import Reporter
 
@@ -148,8 +148,7 @@ class _Keeper:
             what = f"ended ({_reason(process)})"
         else:
             what = self._why_not_ready(process)
-        kill_group(process.pid)
-        await process.wait()
+        await _end_group(process)
         return what
 
     async def stop(self) -> None:
@@ -165,8 +164,7 @@ class _Keeper:
                 await asyncio.wait_for(process.wait(), grace_s)
             except TimeoutError:
                 self._reporter.trouble(self.part.name, what=f"did not end in {grace_s:g} s, killing it")
-        kill_group(process.pid)
-        await process.wait()
+        await _end_group(process)
 
     def kill(self) -> None:
         """Kill the part with its group."""
@@ -209,6 +207,13 @@ class _Keeper:
         return log_tail(self._launch.log) if self._launch else ""
 
 
+async def _end_group(process: asyncio.subprocess.Process) -> None:
+    """Return when neither a process nor any other of its group is left."""
+    kill_group(process.pid)
+    await process.wait()
+    await asyncio.to_thread(await_group, process.pid)
+
+
 async def run_once(launch: Launch, *, timeout_s: float) -> None:
     """Run a program to its end. Raises StartError with its last words if it fails or takes too long."""
     name = launch.log.stem
@@ -228,8 +233,7 @@ async def run_once(launch: Launch, *, timeout_s: float) -> None:
         raise StartError(f"{name} was not done in {timeout_s:g} s; see {launch.log}") from None
     finally:
         if process.returncode is None:
-            kill_group(process.pid)
-            await process.wait()
+            await _end_group(process)
     if code != 0:
         raise StartError(f"{name} failed with code {code}. The end of its log:\n{log_tail(launch.log)}")
 

@@ -9,8 +9,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from memplane_core.embedded.users import SystemUser
+
+_DYING_S: Final = 5.0
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 
@@ -123,6 +126,7 @@ class Child:
         if process is not None:
             kill_group(process.pid)
             process.wait()
+            await_group(process.pid)
 
     def _name(self) -> str:
         return Path(self.launch.argv[0]).name
@@ -132,6 +136,27 @@ def kill_group(group: int) -> None:
     """SIGKILL to whatever is left of a process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
         os.killpg(group, signal.SIGKILL)
+
+
+def await_group(group: int) -> None:
+    """Return when nothing of a group that was killed runs any more, after some seconds at most; at once but on Linux.
+
+    A process ends when it gets its turn, which on a busy machine is later than the signal.
+    """
+    deadline = time.monotonic() + _DYING_S
+    while _runs(group) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _runs(group: int) -> bool:
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = stat.read_bytes().rpartition(b") ")[2].split(maxsplit=3)[:3]
+        except OSError:  # it is gone
+            continue
+        if int(its_group) == group and state not in (b"Z", b"X"):
+            return True
+    return False
 
 
 def log_tail(log: Path, *, lines: int = 20) -> str:
