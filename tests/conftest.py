@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.settings import PostgresSettings
@@ -10,6 +11,10 @@ from memplane_core.storage.migrate import upgrade
 from memplane_core.storage.session import Database
 from memplane_core.testing.postgres import PostgresServer
 from memplane_core.testing.tenants import make_tenant
+
+# The same examples each time, however busy the machine is: what is found is found where it was made.
+settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")
