@@ -63,7 +63,7 @@ async def test_a_limit_that_cannot_be_is_told_at_its_field_and_nothing_is_saved(
         assert answer.status_code == 422
         assert set(re.findall(r'aria-invalid="true" aria-describedby="x-(\S+)"', answer.text)) == wrong
         assert set(re.findall(r'class="wrong" id="x-(\S+)"', answer.text)) == wrong
-        assert f'value="{requests}" aria-label="Requests that read: requests in"' in answer.text
+        assert f'value="{requests}" aria-label="Requests that read: requests"' in answer.text
     for fields in ({"group": "sizes"}, {"group": "requests", "body_bytes": "unlimited"}, {"group": "quotas"}):
         assert (await visitor.post(path, **fields)).status_code == 422
     assert await limits_of(site, tenant) == {}
