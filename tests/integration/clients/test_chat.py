@@ -77,7 +77,7 @@ class TestTrouble:
 
     async def test_no_longer_than_the_deadline(self, chat: ScriptedChat) -> None:
         chat.troubles = [status(429, retry_after="30")]
-        async with asking(chat, timeout_s=1) as model:
+        async with asking(chat, timeout_s=10) as model:
             with pytest.raises(Unavailable, match="server answers 429"):
                 await model.ask(system="", user="1")
         assert len(chat.questions) == 1
