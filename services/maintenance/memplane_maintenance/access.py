@@ -37,11 +37,10 @@ class Recall(msgspec.Struct, frozen=True):
 
 
 class FoldReport(msgspec.Struct, kw_only=True):
-    """What a fold did: entries read, recalls that counted, and entries thrown away because they make no sense."""
+    """What a fold did: entries read, and recalls that counted."""
 
     entries: int = 0
     counted: int = 0
-    malformed: int = 0
 
 
 class AccessFold:
@@ -78,7 +77,6 @@ class AccessFold:
         for entry_id, fields in entries:
             recall = parse_recall(fields)
             if recall is None:
-                report.malformed += 1
                 done.append(entry_id)
                 log.warning("access_malformed", entry=entry_id.decode(), fields=len(fields))
             else:

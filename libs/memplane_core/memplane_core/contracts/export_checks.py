@@ -22,9 +22,6 @@ from memplane_core.domain.errors import Fault, InvalidRequest
 from memplane_core.domain.memory import CONTENT_BYTES, LABEL_BYTES, METADATA_BYTES, METADATA_DEPTH, to_utc
 from memplane_core.domain.merge_ledger import Ledger, Own, Taken
 
-_OF_A_WRITE: Final = frozenset(("on_duplicate", "supersedes"))
-"""Fields that say what to do, and are no part of a memory."""
-
 _OBSERVED: Final = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
 """When an observation can have come: it has a place that is no negative number, and room for others behind it."""
 

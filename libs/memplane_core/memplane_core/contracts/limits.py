@@ -15,7 +15,6 @@ MAX_BATCH: Final = 1000
 
 Unlimited = Literal["unlimited"]
 RateClass = Literal["write", "search", "admin"]
-Quota = Literal["stored_memories", "tokens_a_day"]
 
 Amount = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 BodyBytes = Annotated[int, msgspec.Meta(ge=1024, le=MAX_BODY_BYTES)]

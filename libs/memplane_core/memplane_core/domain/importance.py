@@ -133,7 +133,6 @@ def _numeral(word: str) -> float:
     return 10 if word == "十" else _DIGITS.get(word, 11)
 
 
-_SENTENCE_END: Final = re.compile(r"[.!?。！？…\n]+")
 _NAME: Final = re.compile(r"(?<![.!?\n] )(?<!^)\b(?!I\b)[A-Z][a-z]+(?: [A-Z][a-z]+)*")
 _NUMBER: Final = re.compile(
     r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|dozen|hundred|thousand)\b"

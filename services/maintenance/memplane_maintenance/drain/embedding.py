@@ -80,7 +80,6 @@ class TextEmbedding:
             taken = await refill.take_over_vectors(
                 self._tenant, connection, [row.revision for row in due], generation=self._generation.number
             )
-        self._report.taken_over += len(taken)
         done = set(taken)
         return [row for row in due if row.memory_id not in done]
 

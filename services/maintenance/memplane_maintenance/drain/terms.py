@@ -55,7 +55,6 @@ class DrainReport(msgspec.Struct, kw_only=True):
         overtaken: Revisions that were out of date before or after they were sent.
         refused: Revisions that can never be indexed.
         embedded: Memories whose chunks were embedded.
-        taken_over: Memories whose chunks were taken over from another generation of the same model.
         removed: Revisions that the index was told to lose.
         obstacle: What cut the slice short, if anything did.
         more: Something is due right now.
@@ -66,7 +65,6 @@ class DrainReport(msgspec.Struct, kw_only=True):
     overtaken: int = 0
     refused: int = 0
     embedded: int = 0
-    taken_over: int = 0
     removed: int = 0
     obstacle: Obstacle | None = None
     more: bool = False
