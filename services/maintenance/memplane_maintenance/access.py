@@ -37,10 +37,11 @@ class Recall(msgspec.Struct, frozen=True):
 
 
 class FoldReport(msgspec.Struct, kw_only=True):
-    """What a fold did: entries read, and recalls that counted."""
+    """What a fold did: entries read, recalls that counted, and entries thrown away because they make no sense."""
 
     entries: int = 0
     counted: int = 0
+    malformed: int = 0
 
 
 class AccessFold:
@@ -77,6 +78,7 @@ class AccessFold:
         for entry_id, fields in entries:
             recall = parse_recall(fields)
             if recall is None:
+                report.malformed += 1
                 done.append(entry_id)
                 log.warning("access_malformed", entry=entry_id.decode(), fields=len(fields))
             else:
