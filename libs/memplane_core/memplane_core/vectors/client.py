@@ -56,7 +56,6 @@ class Connection:
         self._client: Any = client  # it is typed in part only, and wrongly where it matters
         self._timeout_s = settings.timeout_s
         self._metadata = (("dbname", settings.database),)
-        self._search: Any = None
 
     async def version(self) -> str:
         """What the server calls itself."""
@@ -79,10 +78,10 @@ class Connection:
         """Keys of the nearest rows to each vector, best first, at bounded staleness."""
         request = search_request(collection, vectors, expression=expression, limit=limit, params=params)
         async with self._call("searching"):
-            if self._search is None:
-                handler = await self._client._get_connection()
-                self._search = handler._async_stub.Search
-            return found_keys(await self._search(request, timeout=self._timeout_s, metadata=self._metadata))
+            handler = await self._client._get_connection()
+            # Asked for anew: where a call finds the server gone, pymilvus puts another channel in the place of its own.
+            answer = await handler._async_stub.Search(request, timeout=self._timeout_s, metadata=self._metadata)
+            return found_keys(answer)
 
     async def keys(self, collection: str, expression: str) -> list[str]:
         """Keys of the rows that the expression selects, at strong consistency."""

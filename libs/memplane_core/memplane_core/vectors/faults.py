@@ -1,5 +1,6 @@
 """What went wrong with Milvus, said as an error of ours."""
 
+import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
@@ -41,6 +42,13 @@ def translated(doing: str) -> Generator[None]:
         status = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
         name = status.name if isinstance(status, grpc.StatusCode) else "an unknown status"
         raise IndexUnavailable(f"{doing}: the vector index ended the call with {name}", retry_after=1) from error
+    except grpc.aio.UsageError as error:
+        raise IndexUnavailable(f"{doing}: the connection is being replaced", retry_after=1) from error
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise
+        # Nobody has cancelled us: the channel was closed under the call.
+        raise IndexUnavailable(f"{doing}: the connection was replaced", retry_after=1) from error
     except TimeoutError as error:
         raise IndexUnavailable(f"{doing}: the vector index did not answer in time", retry_after=1) from error
 
