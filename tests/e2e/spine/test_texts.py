@@ -1,11 +1,8 @@
 """Texts as people write them, through a real model."""
 
-import pytest
-from tests.e2e.spine.conftest import recalled, sentence
+from tests.e2e.spine.conftest import all_indexed, recalled, sentence, until
 
 from memplane_core.testing.stack import Stack
-
-pytestmark = pytest.mark.timeout(120)
 
 TORTURE = (
     "🎉👩‍👩‍👧‍👦 party",
@@ -37,6 +34,7 @@ def test_the_last_sentence_of_thirty_two_kib_is_found(stack: Stack) -> None:
         assert len(content.encode()) == 32_768
         written = client.post("/v1/memories", json={"content": content})
         assert written.status_code in (201, 202), written.text
+        until(lambda: all_indexed(client), within_s=60, what="its meaning is known, also where the model was late")
 
         answer = client.post("/v1/memories/search", json={"query": "What is the password of the observatory vault?"})
 
