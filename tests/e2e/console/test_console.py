@@ -14,8 +14,6 @@ from tests.e2e.conftest import Platform
 
 from memplane_core.testing.chromium import ARGUMENTS, chromium
 
-pytestmark = pytest.mark.timeout(120)
-
 SOON_MS = 20_000
 """A job begins within 5 s; all else is there at once."""
 

@@ -341,7 +341,7 @@ async def settled(case: Case) -> bool:
 
 
 @pytest.mark.anyio
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 async def test_killed_midway_every_kind_of_job_is_ended_by_the_next_worker_with_nothing_done_twice(
     stack: Stack, chat: ScriptedChat
 ) -> None:

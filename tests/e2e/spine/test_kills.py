@@ -6,7 +6,6 @@ from collections import Counter
 from uuid import uuid4
 
 import httpx2
-import pytest
 from tests.e2e.spine.conftest import all_indexed, all_memories, recalled, sentence, until
 
 from memplane_core.testing.stack import Stack, StackTenant
@@ -36,7 +35,6 @@ def _write_all(stack: Stack, tenant: StackTenant, acknowledged: list[str], *, fa
                 time.sleep(0.05)
 
 
-@pytest.mark.timeout(300)
 def test_worker_retrieval_and_milvus_killed_in_turn_while_five_hundred_are_written(stack: Stack) -> None:
     tenant = stack.make_tenant("killed")
     acknowledged: list[str] = []

@@ -1,11 +1,8 @@
 """Each part may be away: what can be done without it goes on, and the rest catches up."""
 
-import pytest
 from tests.e2e.spine.conftest import all_indexed, recalled, sentence, until
 
 from memplane_core.testing.stack import Stack
-
-pytestmark = pytest.mark.timeout(180)
 
 
 def test_without_milvus_writes_are_201_and_recalled_and_indexed_once_it_is_back(stack: Stack) -> None:

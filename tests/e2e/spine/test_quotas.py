@@ -5,12 +5,9 @@ from contextlib import suppress
 from typing import Any
 
 import httpx2
-import pytest
 from tests.e2e.spine.conftest import sentence, until
 
 from memplane_core.testing.stack import Stack, StackTenant
-
-pytestmark = pytest.mark.timeout(170)
 
 
 def limit(stack: Stack, tenant: StackTenant, **limits: Any) -> None:

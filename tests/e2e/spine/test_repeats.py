@@ -52,7 +52,6 @@ async def test_fifty_at_once_at_two_doors(stack: Stack) -> None:
         assert [memory["id"] for memory in all_memories(client)] == [answers[0].json()["id"]]
 
 
-@pytest.mark.timeout(240)
 async def test_retrieval_killed_after_its_commit_and_before_it_answered_anybody(stack: Stack) -> None:
     tenant = stack.make_tenant("killed after the commit")
     # Without a worker nothing is indexed, so that answers are held back while the memory is stored for good.

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 
-import pytest
 from tests.e2e.conftest import Platform
 
 
@@ -15,7 +14,6 @@ def memplane(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.timeout(150)
 def test_a_person_is_erased_from_the_command_line_and_a_tenant_not_by_accident(platform: Platform) -> None:
     home = ("--home", str(platform.home))
     with platform.client() as client:

@@ -5,11 +5,9 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
 from tests.e2e.conftest import Platform
 
 
-@pytest.mark.timeout(150)
 def test_jobs_are_started_listed_shown_and_told_why_not(platform: Platform) -> None:
     def memplane(*words: str, code: int = 0) -> str:
         command = [sys.executable, "-m", "memplane_standalone", "jobs", *words, "--home", str(platform.home)]

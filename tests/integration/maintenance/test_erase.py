@@ -364,7 +364,6 @@ class TestTrouble:
 
 
 class TestDeath:
-    @pytest.mark.timeout(120)
     async def test_a_worker_may_die_at_any_moment(self, erasing: Erasing) -> None:
         n = 1
         while True:

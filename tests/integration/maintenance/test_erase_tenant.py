@@ -198,7 +198,6 @@ async def test_a_worker_that_dies_between_two_passes_shortens_no_wait(deleting: 
     assert await deleting.sql("SELECT FROM job WHERE not_before > clock_timestamp() + interval '500 seconds'") != []
 
 
-@pytest.mark.timeout(120)
 async def test_a_worker_may_die_at_any_moment(desk: MemoryDesk, embedder: HashEmbedder) -> None:
     moment = 1
     while True:

@@ -323,7 +323,6 @@ class TestGoingBack:
 
 
 class TestDeath:
-    @pytest.mark.timeout(300)
     async def test_at_any_moment_the_next_worker_goes_on_and_nothing_is_lost(
         self, reindexing: Reindexing, database: Database
     ) -> None:

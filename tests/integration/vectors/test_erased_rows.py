@@ -9,7 +9,7 @@ from memplane_core.domain.index import Generation, IndexFilter
 from memplane_core.testing.rows import index_row, unit_vectors
 from memplane_core.vectors import MilvusIndex
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 
 async def test_what_is_somebodys_is_found_removed_and_compacted(index: MilvusIndex, generation: Generation) -> None:

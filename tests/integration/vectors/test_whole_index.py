@@ -17,7 +17,7 @@ from memplane_core.testing.milvus_server import MilvusServer
 from memplane_core.testing.rows import eventually, index_row, unit_vectors
 from memplane_core.vectors import CollectionNotLoaded, MilvusIndex
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 ANY = IndexFilter(alive_at=0)
 
