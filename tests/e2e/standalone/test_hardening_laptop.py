@@ -53,7 +53,7 @@ def test_every_port_is_on_loopback_alone(platform: Platform) -> None:
 
 
 def test_metrics_are_on_ports_of_their_own_and_health_says_nothing_of_the_inside(platform: Platform) -> None:
-    with httpx2.Client(base_url=platform.credentials.url, trust_env=False) as client:
+    with httpx2.Client(base_url=platform.credentials.url, trust_env=False, timeout=30) as client:
         assert client.get("/metrics").status_code == 404
         assert client.get("/healthz").json() == {"status": "ok", "parts": {}}
         assert client.get("/readyz").json() == {
@@ -62,7 +62,7 @@ def test_metrics_are_on_ports_of_their_own_and_health_says_nothing_of_the_inside
         }
         client.request("BREW", "/healthz")
     ports = msgspec.json.decode((platform.home / "ports.json").read_bytes(), type=dict[str, int])
-    with httpx2.Client(trust_env=False) as client:
+    with httpx2.Client(trust_env=False, timeout=30) as client:
         said = client.get(f"http://127.0.0.1:{ports['gateway_metrics']}/metrics").text
     assert 'memplane_http_requests_total{method="other",' in said
     assert "BREW" not in said
@@ -77,5 +77,5 @@ def test_stores_refuse_whoever_has_no_password(platform: Platform) -> None:
         wire.sendall(b"KEYS *\r\n")
         assert wire.recv(100).startswith(b"-NOAUTH")
     for name in ("embedding", "retrieval"):
-        answer = httpx2.get(f"http://127.0.0.1:{ports[name]}/v1/models", trust_env=False)
+        answer = httpx2.get(f"http://127.0.0.1:{ports[name]}/v1/models", trust_env=False, timeout=30)
         assert answer.status_code in (401, 404), name
