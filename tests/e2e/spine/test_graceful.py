@@ -20,7 +20,7 @@ from memplane_core.testing.stack import Stack
 
 REQUESTS = 5_000
 CLIENTS = 8
-DRAIN_S = 1.5
+DRAIN_S = 4
 
 
 class Installation(msgspec.Struct):
@@ -58,7 +58,6 @@ def _end(doors: list[tuple[ServiceProcess, Balancer]]) -> None:
         until(lambda process=process: not process.running, within_s=30, what="it has ended")
 
 
-@pytest.mark.timeout(300)
 def test_each_door_is_told_to_end_and_started_again_and_none_of_five_thousand_requests_fails(
     installation: Installation,
 ) -> None:
@@ -104,7 +103,6 @@ def test_each_door_is_told_to_end_and_started_again_and_none_of_five_thousand_re
     assert sum(statuses.values()) >= REQUESTS
 
 
-@pytest.mark.timeout(200)
 def test_a_worker_told_to_end_loses_none_of_five_hundred_memories(installation: Installation) -> None:
     stack = installation.stack
     tenant = stack.make_tenant("tasks")

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-from memplane_core.embedded.ports import free_port
+from memplane_core.background import together
 from memplane_core.embedded.probes import http_ok
 
 _LOOK_EVERY_S: Final = 0.1
@@ -29,36 +29,32 @@ class Balancer:
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = list(urls)
-        self._port = free_port()
-        self.url = f"http://127.0.0.1:{self._port}"
+        self.url = ""
         self.ready: list[str] = []
         self._turn = itertools.count()
-        self._loop = asyncio.new_event_loop()
         self._up = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._up.wait(10)
+        assert self._up.wait(30), "it does not listen"
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._loop.call_soon_threadsafe(self._main.cancel)
+        self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
 
-    def _run(self) -> None:
-        self._main = self._loop.create_task(self._serve())
-        with suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._main)
-        self._loop.close()
-
     async def _serve(self) -> None:
-        async with await asyncio.start_server(self._accept, "127.0.0.1", self._port), asyncio.TaskGroup() as looking:
-            for url in self._urls:
-                looking.create_task(self._look(url))
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        async with await asyncio.start_server(self._accept, "127.0.0.1", 0) as server, asyncio.TaskGroup() as group:
+            looking = [group.create_task(self._look(url)) for url in self._urls]
+            self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             self._up.set()
+            await self._over.wait()
+            for task in looking:
+                task.cancel()
 
     async def _look(self, url: str) -> None:
         while True:
@@ -70,13 +66,20 @@ class Balancer:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened = [writer]
         try:
             ready = self.ready
             host = urlsplit(ready[next(self._turn) % len(ready)])
-            there = await asyncio.open_connection(host.hostname, host.port)
-            await asyncio.gather(_pass(reader, there[1]), _pass(there[0], writer))
+            back, there = await asyncio.open_connection(host.hostname, host.port)
+            opened.append(there)
+            await together([_pass(reader, there), _pass(back, writer)])
         except (OSError, ZeroDivisionError):
-            writer.close()
+            for one in opened:
+                one.close()
+        except BaseException:  # it is over while the connection is not
+            for one in opened:
+                one.transport.abort()
+            raise
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
