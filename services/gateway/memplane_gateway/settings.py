@@ -37,7 +37,8 @@ class DoorSettings(Section):
         admin_key: Opens `/admin`.
         ops_key: Opens what can be read below `/admin`, and nothing else.
         request_timeout_s: Deadline of a request, the services behind the gateway included.
-        key_cache_s: How long a key is trusted without asking the database, and so how late a revocation may be felt.
+        key_cache_s: How long a key is trusted without asking the database, and so how late a revocation may be felt: a
+            second later, for a body that takes so long to come.
         trusted_proxies: Networks of proxies in front of the gateway, whose `X-Forwarded-For` tells the audit where a
             request comes from; from anybody else it is ignored.
         cors_origins: Origins whose pages may call from a browser, like `https://app.example`, or `*` for all. None
@@ -51,7 +52,7 @@ class DoorSettings(Section):
     admin_key: Secret
     ops_key: Secret | None = None
     request_timeout_s: float = Field(default=30.0, gt=0)
-    key_cache_s: float = Field(default=10.0, ge=0, le=30)
+    key_cache_s: float = Field(default=10.0, ge=0, le=29)
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     cors_origins: tuple[Origin, ...] = ()
     docs: bool = True

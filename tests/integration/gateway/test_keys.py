@@ -176,7 +176,7 @@ class TestRevoking:
                 assert time.monotonic() - began < 5, "a revoked key is trusted for longer than that"
                 await anyio.sleep(0.05)
         with pytest.raises(ValueError, match="key_cache_s"):
-            door.settings(key_cache_s=31)
+            door.settings(key_cache_s=30)
 
 
 class TestOwnKeys:
