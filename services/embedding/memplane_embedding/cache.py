@@ -16,12 +16,10 @@ import numpy as np
 from cachetools import LRUCache
 from purgatory import AsyncCircuitBreakerFactory
 from purgatory.domain.model import OpenedState
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from memplane_core.background import end
+from memplane_core.clients.valkey import valkey_client
 from memplane_core.clients.vector_cache import DROPS_KEY, LOOK_EVERY_S, cache_prefix, prefix_of
 from memplane_core.domain.embedding import EmbedItem, InputType, Window
 from memplane_core.domain.tenancy import TenantId
@@ -66,15 +64,7 @@ class SharedCache:
     """
 
     def __init__(self, url: str, *, timeout_s: float, ttl_s: int, tls: Mapping[str, Any] | None = None) -> None:
-        self._redis = Redis.from_url(
-            url,
-            protocol=3,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            decode_responses=False,
-            **(tls or {}),
-        )
+        self._redis = valkey_client(url, timeout_s=timeout_s, tls=tls)
         self._ttl_s = ttl_s
         self._last_writes_s = max(_LAST_WRITES_S, timeout_s)
         self._breakers = AsyncCircuitBreakerFactory(

@@ -105,7 +105,7 @@ class Parts:
         self.rates = RateLimiter(
             settings.redis.cache_url.get_secret_value(),
             timeout_s=settings.limits.timeout_s,
-            options=settings.redis.tls_options(settings.redis.cache_url),
+            tls=settings.redis.tls_options(settings.redis.cache_url),
         )
         self.limit_directory = LimitDirectory(
             self._find_limits, defaults=settings.limits.effective(), trust_s=settings.gateway.key_cache_s

@@ -13,11 +13,10 @@ from typing import Any, Final, cast
 import msgspec
 from prometheus_client import Counter
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from memplane_core.background import end
+from memplane_core.clients.valkey import valkey_client
 from memplane_core.contracts.limits import Rate
 from memplane_core.observability.logs import get_logger
 
@@ -102,20 +101,12 @@ class RateLimiter:
 
     Args:
         url: Of the cache server.
-        options: Of redis-py's, besides the URL.
         timeout_s: Longest wait for an answer. After one that did not come nobody asks until a probe was answered.
+        tls: What the client is told of TLS besides the URL.
     """
 
-    def __init__(self, url: str, *, timeout_s: float, options: Mapping[str, Any] | None = None) -> None:
-        self._redis = Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
-            url,
-            protocol=3,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            decode_responses=False,
-            **(options or {}),
-        )
+    def __init__(self, url: str, *, timeout_s: float, tls: Mapping[str, Any] | None = None) -> None:
+        self._redis = valkey_client(url, timeout_s=timeout_s, tls=tls)
         self._script = self._redis.register_script(_SCRIPT)
         self._probe: asyncio.Task[None] | None = None
 

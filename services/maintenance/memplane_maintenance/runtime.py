@@ -1,16 +1,13 @@
 """What all tasks of a worker process share: one event loop in a thread of its own, and the connections made in it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from pydantic import SecretStr
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from memplane_core.clients.chat import ChatModel
@@ -18,6 +15,7 @@ from memplane_core.clients.embedding import HttpEmbedder
 from memplane_core.clients.health import redis_check
 from memplane_core.clients.jobs import kick_key
 from memplane_core.clients.uses import UseReports
+from memplane_core.clients.valkey import valkey_client
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.observability.health import HealthChecks
 from memplane_core.security.internal import InternalTokens
@@ -121,7 +119,9 @@ class Parts:
             if chat is not None:
                 stack.push_async_callback(chat.close)
             broker, cache = (
-                async_client(url, timeout_s=settings.redis.timeout_s, tls=settings.redis.tls_options(url))
+                valkey_client(
+                    url.get_secret_value(), timeout_s=settings.redis.timeout_s, tls=settings.redis.tls_options(url)
+                )
                 for url in (settings.redis.broker_url, settings.redis.cache_url)
             )
             stack.push_async_callback(broker.aclose)
@@ -194,18 +194,6 @@ class Runtime:
         except (FutureTimeoutError, RuntimeError):
             return False
         return True
-
-
-def async_client(url: SecretStr, *, timeout_s: float, tls: Mapping[str, Any]) -> Redis:
-    """A client for one event loop, which gives up after one try of `timeout_s`."""
-    return Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
-        url.get_secret_value(),
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-        protocol=3,
-        **tls,
-    )
 
 
 async def _bounded(work: Callable[[], Awaitable[T]], deadline_s: float) -> T:

@@ -12,10 +12,10 @@ from redis.asyncio import Redis
 from tests.integration.tls.conftest import Pems, tls_before
 
 from memplane_core.clients.jobs import celery_app, close_app, redis_client
+from memplane_core.clients.valkey import valkey_client
 from memplane_core.settings import RedisSettings
 from memplane_core.testing.valkey import ValkeyServer
 from memplane_maintenance.celery_app import create_app
-from memplane_maintenance.runtime import async_client
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +48,8 @@ async def outcomes(settings: RedisSettings) -> dict[str, bool]:
             close_app(app)
 
     async def awaited() -> bool:
-        client: Redis = async_client(settings.cache_url, timeout_s=5, tls=settings.tls_options(settings.cache_url))
+        url = settings.cache_url
+        client: Redis = valkey_client(url.get_secret_value(), timeout_s=5, tls=settings.tls_options(url))
         async with client:
             return bool(await cast("Any", client.ping()))
 
