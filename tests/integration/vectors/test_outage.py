@@ -3,7 +3,8 @@
 import asyncio
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
+from typing import TypeVar
 from uuid import UUID
 
 import pytest
@@ -17,7 +18,9 @@ from memplane_core.testing.milvus_server import MilvusServer
 from memplane_core.testing.rows import eventually, index_row, unit_vectors
 from memplane_core.vectors import CollectionNotLoaded, MilvusIndex
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
 
 ANY = IndexFilter(alive_at=0)
 TIMEOUT_S = 1.0
@@ -45,6 +48,17 @@ async def found(index: MilvusIndex, generation: Generation, row: IndexRow, *, li
         return []
 
 
+async def in_the_end(call: Callable[[], Awaitable[T]]) -> T:
+    """What a call gives once it gets through: on a busy machine a good server may be late too."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return await call()
+        except IndexUnavailable:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.1)
+
+
 async def fails_in_time(index: MilvusIndex, generation: Generation) -> None:
     """Each kind of call says that the index is unavailable within its timeout, however often it is asked."""
     tenant, row = generation.tenant, index_row(0, unit_vectors(1, generation.dim)[0])
@@ -67,10 +81,10 @@ async def test_a_killed_server_is_reported_and_comes_back_with_every_acknowledge
     index = MilvusIndex(MilvusSettings(uri=doomed.uri, timeout_s=TIMEOUT_S))
     tenant, vectors = generation.tenant, unit_vectors(320, generation.dim)
     rows = [index_row(n, vectors[n]) for n in range(320)]
-    await index.ensure(tenant, generation)
+    await in_the_end(lambda: index.ensure(tenant, generation))
     for start in range(0, 300, 50):
-        await index.upsert(tenant, generation, rows[start : start + 50])
-    await index.delete(tenant, generation, [row.key for row in rows[:10]])
+        await in_the_end(lambda start=start: index.upsert(tenant, generation, rows[start : start + 50]))
+    await in_the_end(lambda: index.delete(tenant, generation, [row.key for row in rows[:10]]))
 
     doomed.kill()
     await fails_in_time(index, generation)
@@ -85,11 +99,12 @@ async def test_a_killed_server_is_reported_and_comes_back_with_every_acknowledge
     # The connection is tried again once a second. The first search that gets through starts a load in the background.
     refused = await eventually(refusal, lambda error: error is None or isinstance(error, CollectionNotLoaded))
     assert isinstance(refused, CollectionNotLoaded)
-    await index.upsert(tenant, generation, rows[300:])
-    await index.ensure(tenant, generation)
+    await in_the_end(lambda: index.upsert(tenant, generation, rows[300:]))
+    await in_the_end(lambda: index.ensure(tenant, generation))
     hits = await eventually(lambda: found(index, generation, rows[50], limit=1000), lambda hits: len(hits) >= 290)
     assert set(hits) >= {row.key.memory_id for row in rows[10:300]}
-    assert await index.keys_present(tenant, generation, [row.key for row in rows]) == {row.key for row in rows[10:]}
+    keys = [row.key for row in rows]
+    assert await in_the_end(lambda: index.keys_present(tenant, generation, keys)) == set(keys[10:])
     await index.close()
 
 
@@ -122,19 +137,12 @@ async def test_a_server_that_hangs_is_given_up_in_time_and_used_again_when_it_an
 ) -> None:
     index = MilvusIndex(MilvusSettings(uri=milvus.uri, timeout_s=TIMEOUT_S))
     assert index.rpc_timeout_s == 2 * TIMEOUT_S
-    await index.ensure(generation.tenant, generation)
+    await in_the_end(lambda: index.ensure(generation.tenant, generation))
     milvus.signal(signal.SIGSTOP)
     try:
         await fails_in_time(index, generation)
     finally:
         milvus.signal(signal.SIGCONT)
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            await index.ensure(generation.tenant, generation)
-            await index.count(generation.tenant, generation)
-            break
-        except IndexUnavailable:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.1)
+    await in_the_end(lambda: index.ensure(generation.tenant, generation))
+    await in_the_end(lambda: index.count(generation.tenant, generation))
     await index.close()

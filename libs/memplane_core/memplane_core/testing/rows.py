@@ -44,7 +44,7 @@ def index_row(
     )
 
 
-async def eventually(ask: Callable[[], Awaitable[T]], wanted: Callable[[T], bool], *, timeout_s: float = 15.0) -> T:
+async def eventually(ask: Callable[[], Awaitable[T]], wanted: Callable[[T], bool], *, timeout_s: float = 60.0) -> T:
     """Ask until the answer is what is wanted, and return it; the last answer when that takes too long."""
     deadline = time.monotonic() + timeout_s
     while not wanted(answer := await ask()) and time.monotonic() < deadline:  # noqa: ASYNC110 - nothing here is told
