@@ -1,6 +1,7 @@
 """A Milvus that has lost everything: no memory is missed meanwhile, and the index fills again without a command."""
 
 import asyncio
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -60,6 +61,10 @@ def test_it_fills_again_by_itself_and_nothing_is_missed_meanwhile(stack: Stack) 
             what="searches use the index again",
         )
         assert [n for n in range(MEMORIES) if ids[quiet.id][n] not in recalled(idle, sentence(n))] == []
-        job = idle.get("/v1/jobs").json()["results"][0]
-        assert (job["kind"], job["state"], job["started_by"]) == ("reconcile", "done", "memplane")
-        assert job["result"]["requeued"] == MEMORIES
+
+        def last_job() -> dict[str, Any]:
+            return idle.get("/v1/jobs").json()["results"][0]
+
+        until(lambda: last_job()["state"] == "done", within_s=60, what="the job has ended")
+        job = last_job()
+        assert (job["kind"], job["started_by"], job["result"]["requeued"]) == ("reconcile", "memplane", MEMORIES)
