@@ -151,7 +151,7 @@ class TestTrouble:
             assert (ready.status_code, ready.json()["parts"]["postgres"]) == (503, "ok")
             async with gateway.retrieval.running():
                 gateway.retrieval.respond = gateway.answering(201, b"{}")
-                status, deadline = 503, asyncio.get_running_loop().time() + 10
+                status, deadline = 503, asyncio.get_running_loop().time() + 30
                 while status == 503 and asyncio.get_running_loop().time() < deadline:
                     await asyncio.sleep(0.05)
                     status = (await client.post("/v1/memories", json={"content": "a"}, headers=headers)).status_code
@@ -201,16 +201,16 @@ class TestTrouble:
 
     async def test_an_answer_past_the_deadline_is_a_504(self, door: Gateway) -> None:
         async def sleepy(_: web.Request) -> web.Response:
-            await asyncio.sleep(5)
+            await asyncio.sleep(60)
             return web.Response()
 
         door.retrieval.respond = sleepy
         headers = await headers_of(door)
-        async with door.another(request_timeout_s=0.2) as client:
+        async with door.another(request_timeout_s=1) as client:
             began = asyncio.get_running_loop().time()
             answer = await client.post("/v1/memories", json={"content": "a"}, headers=headers)
             assert (answer.status_code, answer.json()["code"]) == (504, "upstream_timeout")
-            assert asyncio.get_running_loop().time() - began < 2
+            assert asyncio.get_running_loop().time() - began < 30
         assert len(door.retrieval.received) == 1
 
     async def test_a_batch_that_waits_for_the_index_has_more_time(self, door: Gateway) -> None:

@@ -70,13 +70,13 @@ class TestTenants:
     ) -> None:
         tenants = [await make_tenant(database) for _ in range(TENANTS + 3)]
         full = tenants[0]
-        async with database.tenant(full) as connection:
+        await MemoryDesk(database, full, HashEmbedder()).write(*map(str, range(40)))
+        async with database.tenant(full) as connection:  # further above it than what other tests leave behind
             await set_tenant_limits(full, connection, TenantLimits(stored_memories=2))
-        await MemoryDesk(database, full, HashEmbedder()).write("one", "two")
         await measures.measure()
         values = shown(measures)
-        assert values["memplane_tenant_quota_used_ratio", (str(full), "stored_memories")] == 1.0
-        assert values["memplane_tenant_memories", (str(full),)] == 2
+        assert values["memplane_tenant_quota_used_ratio", (str(full), "stored_memories")] == 20.0
+        assert values["memplane_tenant_memories", (str(full),)] == 40
         named = {labels[0] for name, labels in values if name == "memplane_tenant_memories"}
         assert len(named) <= 3 * TENANTS
 

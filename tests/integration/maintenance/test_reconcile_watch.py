@@ -40,8 +40,11 @@ def reconciling(desk: MemoryDesk, index: MemoryIndex, embedder: HashEmbedder) ->
 
 @pytest.fixture
 async def watch(
-    database: Database, index: MemoryIndex, valkey: ValkeyServer
+    database: Database, index: MemoryIndex, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Callable[..., IndexWatch]]:
+    # One look reaches all tenants that other tests have left, however busy the machine is.
+    monkeypatch.setattr("memplane_maintenance.jobs.reconcile_watch._RUN_S", 600)
+    monkeypatch.setattr("memplane_maintenance.jobs.reconcile_watch._SCHEDULED_AT_ONCE", 10_000)
     client: Redis = Redis.from_url(valkey.url, protocol=3)
     await client.flushall()
 
