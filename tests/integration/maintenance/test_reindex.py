@@ -133,6 +133,19 @@ class TestToAnotherModel:
         assert "30 memories cannot be indexed that way" in job.error
         assert (await reindexing.life(2)).life == "dropping"
 
+    async def test_somebody_elses_collection_of_its_name_stops_it_and_the_next_takes_another_number(
+        self, reindexing: Reindexing
+    ) -> None:
+        desk = reindexing.desk
+        await desk.write(*TEXTS[:3])
+        taken = msgspec.structs.replace(await desk.generation(), number=2, dim=8)
+        await reindexing.index.ensure(desk.tenant, taken)
+        job = await reindexing.finish(await reindexing.ask())
+        assert (job.state, (await reindexing.active()).number) == ("failed", 1)
+        assert job.error is not None
+        assert "_g2' holds vectors of dimension 8" in job.error
+        assert (await reindexing.finish(await reindexing.ask())).result["generation"] == 3
+
     async def test_rows_that_the_index_lost_are_sent_again_before_it_answers(self, reindexing: Reindexing) -> None:
         desk = reindexing.desk
         await desk.write(*TEXTS)

@@ -184,6 +184,7 @@ class Reindex:
 
     async def _prove(self, run: Run, memo: Memo, generation: Generation) -> Advance:
         """Compare what is settled with what the index holds; what it lacks is sent again, and all is proved anew."""
+        await self._check_dimension(run.tenant, generation)
         ends_at = time.monotonic() + _STEP_S
         after, missing = memo.after, memo.missing
         while time.monotonic() < ends_at:
