@@ -12,7 +12,7 @@ from memplane_core.domain.binding import sees
 from memplane_core.domain.chunking import FindableText
 from memplane_core.domain.errors import Conflict
 from memplane_core.domain.index import Generation
-from memplane_core.domain.memory import Memory
+from memplane_core.domain.memory import Memory, begun
 from memplane_core.domain.ports import Kicker
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.storage import idempotency, memories, memory_writes
@@ -289,20 +289,7 @@ def _as_memory(slot: Slot, created_at: datetime) -> Memory:
     fields = msgspec.structs.asdict(slot.fresh)
     for internal in ("occurred_given", "dedup_key", "unscored", "past"):
         del fields[internal]
-    return Memory(
-        **fields,
-        superseded_by=None,
-        created_at=created_at,
-        updated_at=created_at,
-        last_accessed_at=created_at,
-        access_count=0,
-        version=1,
-        state="active",
-        merged_into=None,
-        purge_at=None,
-        index_state="pending",
-        index_error=None,
-    )
+    return begun(fields, at=created_at)
 
 
 def _in_order(slots: Sequence[Slot], stored: dict[bytes, WriteOutcome], *, items: int) -> list[WriteOutcome]:

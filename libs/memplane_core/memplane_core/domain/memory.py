@@ -1,6 +1,7 @@
 """What a memory is, when two are one, and what a change of it asks of the index."""
 
 import hashlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -72,6 +73,29 @@ class Memory(msgspec.Struct, kw_only=True):
     purge_at: datetime | None
     index_state: IndexState
     index_error: str | None
+
+
+def begun(fields: Mapping[str, Any], *, at: datetime) -> Memory:
+    """A memory as it is when it begins.
+
+    Args:
+        fields: All that whoever writes it may set, by name.
+        at: When that is.
+    """
+    return Memory(
+        **fields,
+        superseded_by=None,
+        created_at=at,
+        updated_at=at,
+        last_accessed_at=at,
+        access_count=0,
+        version=1,
+        state="active",
+        merged_into=None,
+        purge_at=None,
+        index_state="pending",
+        index_error=None,
+    )
 
 
 def head_of(actor: str | None, occurred_at: datetime) -> str:

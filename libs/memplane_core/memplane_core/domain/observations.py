@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from memplane_core.domain.index import FloatArray
-from memplane_core.domain.memory import DEFAULT_PRIORITY, Memory
+from memplane_core.domain.memory import DEFAULT_PRIORITY, Memory, begun
 
 ShortTermKind = Literal["fifo", "enhanced"]
 Overflow = Literal["promote", "drop"]
@@ -87,31 +87,20 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 def as_memory(observation: Observation) -> Memory:
     """The memory that an observation would become, as if it were made when it came: what a filter is tried on."""
-    fields = {
+    fields: dict[str, Any] = {
         name: getattr(observation, name)
         for name in Observation.__struct_fields__
         if name not in ("strengthened", "observed_at")
     }
-    return Memory(
-        **fields,
-        external_id=None,
-        priority=DEFAULT_PRIORITY,
-        pinned=False,
-        expires_at=None,
-        valid_from=None,
-        valid_to=None,
-        superseded_by=None,
-        created_at=observation.observed_at,
-        updated_at=observation.observed_at,
-        last_accessed_at=observation.observed_at,
-        access_count=0,
-        version=1,
-        state="active",
-        merged_into=None,
-        purge_at=None,
-        index_state="pending",
-        index_error=None,
-    )
+    fields |= {
+        "external_id": None,
+        "priority": DEFAULT_PRIORITY,
+        "pinned": False,
+        "expires_at": None,
+        "valid_from": None,
+        "valid_to": None,
+    }
+    return begun(fields, at=observation.observed_at)
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,13 +87,7 @@ async def audit_of(
         ORDER BY at DESC, id DESC LIMIT $8
         """,
         tenant,
-        query.actor,
-        query.action,
-        query.since,
-        query.until,
-        before and before.at,
-        before and before.id,
-        limit,
+        *_narrowed(query, before, limit=limit),
     )
     return [_entry(row) for row in rows]
 
@@ -105,15 +99,14 @@ async def audit_of_all(
     rows = await connection.fetch(
         "SELECT * FROM list_audit($1, $2, $3, $4, $5, $6, $7, $8)",
         tenant,
-        query.actor,
-        query.action,
-        query.since,
-        query.until,
-        before and before.at,
-        before and before.id,
-        limit,
+        *_narrowed(query, before, limit=limit),
     )
     return [_entry(row) for row in rows]
+
+
+def _narrowed(query: AuditQuery, before: AuditPlace | None, *, limit: int) -> Sequence[object]:
+    """Arguments behind the tenant's, in the order in which both statements take them."""
+    return (*msgspec.structs.astuple(query), before and before.at, before and before.id, limit)
 
 
 def _entry(row: Row) -> AuditEntry:
