@@ -170,6 +170,17 @@ class TestOpenApi:
         asked = schemas[scene.rpartition("/")[2]]["anyOf"][-1]
         assert tuple(asked["properties"]) == operators_of("tags")
 
+    def test_inherited_fields_are_explained_unless_a_type_says_it_of_its_own(self, document: Json) -> None:
+        schemas = document["components"]["schemas"]
+        search, why, context = (
+            schemas[name]["properties"] for name in ("SearchRequest", "WhyRequest", "ContextRequest")
+        )
+        assert why["rerank"] == context["rerank"] == search["rerank"]
+        assert "reranker" in search["rerank"]["description"]
+        assert context["top_k"]["description"] == "Most memories that are considered."
+        assert schemas["WrittenMemory"]["properties"]["version"]["description"] == "Grows with every change; the ETag."
+        assert not any("Attributes:" in schema.get("description", "") for schema in schemas.values())
+
     def test_limits_are_those_that_are_checked(self, document: Json) -> None:
         write = document["components"]["schemas"]["MemoryWrite"]["properties"]
         assert (write["importance"]["minimum"], write["importance"]["maximum"]) == (0, 1)
