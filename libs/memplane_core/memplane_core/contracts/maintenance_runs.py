@@ -40,8 +40,6 @@ class PrioritiesStart(_Start, frozen=True, kw_only=True, tag="priorities"):
     Attributes:
         thresholds: The activations from which a memory deserves the priorities 2, 3, 4 and 5, ascending.
         feedback_weight: How much feedback counts; 0 for not at all.
-        dry_run: Only tell what would be done.
-        as_of: Do as if it were that moment; of a dry run alone.
     """
 
     thresholds: tuple[Threshold, Threshold, Threshold, Threshold] | None = None
@@ -61,8 +59,6 @@ class PruneStart(_Start, frozen=True, kw_only=True, tag="prune"):
         max_idle_days: See `age_by`.
         max_priority: Only those of at most this priority.
         grace_days: For how long what was forgotten can be restored.
-        dry_run: Only tell what would be done.
-        as_of: Do as if it were that moment; of a dry run alone.
     """
 
     age_by: Literal["accessed", "occurred"] | None = None
@@ -76,8 +72,6 @@ class ExpireStart(_Start, frozen=True, kw_only=True, tag="expire"):
 
     Attributes:
         grace_days: How long ago; the policy's `maintenance.expired_grace_days` where it is left out.
-        dry_run: Only tell what would be done.
-        as_of: Do as if it were that moment; of a dry run alone.
     """
 
     grace_days: Days | None = None
@@ -87,10 +81,6 @@ class PurgeStart(_Start, frozen=True, kw_only=True, tag="purge"):
     """Delete memories for good that are forgotten or merged and whose `purge_at` has passed.
 
     The result counts those `deleted`.
-
-    Attributes:
-        dry_run: Only tell what would be done.
-        as_of: Do as if it were that moment; of a dry run alone.
     """
 
 
