@@ -190,7 +190,7 @@ def _assemble(settings: RetrievalSettings, ports: Ports) -> dict[str, Any]:
     short_term = ShortTerm(ports.database, generations, chunker, embedder=ports.embedder, kicker=ports.kicker)
     searcher = Searcher(
         ports.database,
-        Nominator(ports.database, ports.index),
+        Nominator(ports.index),
         ports.embedder,
         reranking=Reranking(ports.reranker, timeout_s=settings.search.rerank_timeout_s),
         generations=generations,

@@ -22,11 +22,12 @@ from memplane_core.observability.logs import get_logger
 from memplane_core.storage import candidates, pool, words
 from memplane_core.storage.candidates import SCAN_LIMIT, Fresh
 from memplane_core.storage.generations import active_generation
-from memplane_core.storage.session import Connection, Database
+from memplane_core.storage.session import Connection
 from memplane_core.storage.words import Owner
 from memplane_retrieval.answers import AnswerKey, Answers, IndexAnswer
 from memplane_retrieval.metrics import NOMINATED
 from memplane_retrieval.query import Query
+from memplane_retrieval.reading import Reading
 
 MAX_CANDIDATES: Final = 16_384
 """Most that Milvus gives for one search."""
@@ -74,14 +75,13 @@ class Nominated(msgspec.Struct, frozen=True, kw_only=True):
 class Nominator:
     """Asks whoever can answer. What it nominates is checked against Postgres by its caller."""
 
-    def __init__(self, database: Database, index: VectorIndex) -> None:
-        self._database = database
+    def __init__(self, index: VectorIndex) -> None:
         self._index = index
         self._answers = Answers()
         self._too_many: TTLCache[tuple[object, ...], bool] = TTLCache(maxsize=10_000, ttl=_TOO_MANY_S)
 
-    async def first(self, query: Query) -> Nominated:
-        """Nominees for a search.
+    async def first(self, query: Query, reading: Reading) -> Nominated:
+        """Nominees for a search, of which some may have been read.
 
         Raises:
             GenerationMovedError: Start over with the tenant's new generation.
@@ -89,23 +89,23 @@ class Nominator:
         """
         # That few memories do not hold now, the index need not know; at another time it may be most of them.
         if not seen_by_index(query.where) or isinstance(query.valid_at, datetime):
-            found = await self._among_matches(query, most=SELECTIVE)
+            found = await self._among_matches(query, reading, most=SELECTIVE)
             if found is not None:
                 return _scanned(found)
         if query.vector is None:
-            return await self._by_words(query, limit=query.candidates)
+            return await self._by_words(query, reading, limit=query.candidates)
         if query.generation.state == "absent":
-            return await self._without_index(query, degraded=[])
-        return await self._asked(query, query.vector, limit=query.candidates)
+            return await self._without_index(query, reading, degraded=[])
+        return await self._asked(query, query.vector, reading=reading, limit=query.candidates)
 
-    async def more(self, query: Query, before: Nominated) -> Nominated:
+    async def more(self, query: Query, before: Nominated, *, reading: Reading) -> Nominated:
         """More nominees, where too few of `before` may be shown; asked until it says that it is `whole`.
 
         Raises as `first`.
         """
         # A graph index can give fewer than match a narrow filter: only Postgres knows that there are no more.
         if before.short:
-            found = await self._among_matches(query, most=SCAN_LIMIT)
+            found = await self._among_matches(query, reading, most=SCAN_LIMIT)
             if found is not None:
                 return _scanned(found)
             if query.vector is None:  # all that share a word have been named
@@ -114,12 +114,11 @@ class Nominator:
             return msgspec.structs.replace(before, degraded=[*before.degraded, "top_k"], whole=True)
         limit = min(before.limit * _GROWTH, MAX_CANDIDATES)
         if query.vector is None:
-            return await self._by_words(query, limit=limit)
-        return await self._asked(query, query.vector, limit=limit)
+            return await self._by_words(query, reading, limit=limit)
+        return await self._asked(query, query.vector, reading=reading, limit=limit)
 
-    async def _by_words(self, query: Query, *, limit: int) -> Nominated:
-        async with self._database.tenant(query.tenant) as connection:
-            found = await _worded(query, connection, limit=limit)
+    async def _by_words(self, query: Query, reading: Reading, *, limit: int) -> Nominated:
+        found = await _worded(query, await reading.connection(), limit=limit)
         return Nominated(
             origins=dict.fromkeys(found, "words"),
             degraded=[],
@@ -128,7 +127,7 @@ class Nominator:
             whole=not query.question.terms,
         )
 
-    async def _asked(self, query: Query, vector: FloatArray, *, limit: int) -> Nominated:
+    async def _asked(self, query: Query, vector: FloatArray, *, reading: Reading, limit: int) -> Nominated:
         key = AnswerKey(
             tenant=query.tenant,
             generation=query.generation.number,
@@ -139,37 +138,38 @@ class Nominator:
         known = self._answers.find(key)
         asking: asyncio.Task[list[UUID]] | None = None
         read: list[Candidate] = []
+        connection = await reading.connection()
         try:
-            async with self._database.tenant(query.tenant) as connection:
-                if known is None:
-                    # Begun before the fresh rows are read, it waits for a turn of the loop: they are asked for first.
-                    asking = self._ask(query, vector, limit=limit)
-                fresh = await self._fresh(query, connection, limit=limit, known=known)
-                worded = await _worded(query, connection, limit=limit)
-                if asking is not None:  # else all is read at once
-                    read = await pool.read_pool(
-                        query.tenant,
-                        connection,
-                        {*worded, *fresh.ids},
-                        generation=query.generation.number,
-                        vector=vector,
-                        where=query.where,
-                        valid_at=query.valid_at,
-                    )
+            if known is None:
+                # Begun before the fresh rows are read, it waits for a turn of the loop: they are asked for first.
+                asking = self._ask(query, vector, limit=limit)
+            fresh = await self._fresh(query, connection, limit=limit, known=known)
+            worded = await _worded(query, connection, limit=limit)
+            if asking is not None:  # else all is read at once
+                read = await pool.read_pool(
+                    query.tenant,
+                    connection,
+                    {*worded, *fresh.ids},
+                    generation=query.generation.number,
+                    vector=vector,
+                    where=query.where,
+                    valid_at=query.valid_at,
+                )
             if known is None or not fresh.settled:
                 asking = asking or self._ask(query, vector, limit=limit)
+                await reading.wait_for(asking)
                 near = await asking
                 packed = b"".join(memory_id.bytes for memory_id in near)
                 known = IndexAnswer(packed=packed, short=len(near) < limit, at=fresh.at)
                 self._answers.keep(key, known)
         except IndexUnavailable as error:
             _log.warning("searched without the index", reason=str(error))
-            return await self._without_index(query, degraded=["index"])
+            return await self._without_index(query, reading, degraded=["index"])
         except BaseException:
             if asking is not None:
                 await end(asking)
             raise
-        if fresh.overflow and (found := await self._among_matches(query, most=SCAN_LIMIT)) is not None:
+        if fresh.overflow and (found := await self._among_matches(query, reading, most=SCAN_LIMIT)) is not None:
             return _scanned(found)
         for arm, count in (("index", known.count), ("fresh", len(fresh.ids)), ("words", len(worded))):
             NOMINATED.labels(arm).observe(count)
@@ -198,14 +198,14 @@ class Nominator:
             self._answers.used(good=fresh.settled)
         return fresh
 
-    async def _without_index(self, query: Query, *, degraded: list[Degraded]) -> Nominated:
+    async def _without_index(self, query: Query, reading: Reading, *, degraded: list[Degraded]) -> Nominated:
         """Postgres in the index's place: exact up to its cap, and beyond it words and the fresh rows alone."""
-        found = await self._among_matches(query, most=SCAN_LIMIT)
+        found = await self._among_matches(query, reading, most=SCAN_LIMIT)
         if found is not None:
             return _scanned(found, degraded=degraded)
-        async with self._database.tenant(query.tenant) as connection:
-            fresh = await self._fresh(query, connection, limit=query.candidates, known=None)
-            worded = await _worded(query, connection, limit=query.candidates)
+        connection = await reading.connection()
+        fresh = await self._fresh(query, connection, limit=query.candidates, known=None)
+        worded = await _worded(query, connection, limit=query.candidates)
         origins: dict[UUID, Origin] = dict.fromkeys(worded, "words")
         origins |= dict.fromkeys(fresh.ids, "fresh")
         if not origins:
@@ -214,7 +214,7 @@ class Nominator:
             origins=origins, degraded=degraded or ["index"], limit=query.candidates, short=False, whole=True
         )
 
-    async def _among_matches(self, query: Query, *, most: int) -> list[UUID] | None:
+    async def _among_matches(self, query: Query, reading: Reading, *, most: int) -> list[UUID] | None:
         """The best of all that match; None where there are too many, which is remembered for a while.
 
         Among many, most words are looked up by their index: to look through each text takes a pass for each word.
@@ -224,14 +224,14 @@ class Nominator:
             return None
         asked = query.asked(query.candidates)
         worded: list[UUID] = []
-        async with self._database.tenant(query.tenant) as connection:
-            active = await active_generation(query.tenant, connection)
-            if active.number != query.generation.number:
-                raise GenerationMovedError
-            if most > SELECTIVE:
-                worded = await _worded(query, connection, limit=query.candidates)
-                asked = msgspec.structs.replace(asked, terms=asked.terms[: _SCANNED_WORDS * TERM_BYTES])
-            found = await candidates.among_matches(query.tenant, connection, asked, most=most)
+        connection = await reading.connection()
+        active = await active_generation(query.tenant, connection)
+        if active.number != query.generation.number:
+            raise GenerationMovedError
+        if most > SELECTIVE:
+            worded = await _worded(query, connection, limit=query.candidates)
+            asked = msgspec.structs.replace(asked, terms=asked.terms[: _SCANNED_WORDS * TERM_BYTES])
+        found = await candidates.among_matches(query.tenant, connection, asked, most=most)
         if found is None:
             self._too_many[key] = True
             return None

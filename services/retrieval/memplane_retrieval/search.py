@@ -30,6 +30,7 @@ from memplane_retrieval.generations import Generations
 from memplane_retrieval.metrics import DEGRADED, POOL_SIZE
 from memplane_retrieval.nomination import MAX_CANDIDATES, GenerationMovedError, Nominated, Nominator
 from memplane_retrieval.query import Query, Trace
+from memplane_retrieval.reading import Reading
 from memplane_retrieval.reranking import Placed, Reranking, behind
 from memplane_retrieval.settings import SearchSettings
 from memplane_retrieval.touches import Touches
@@ -177,9 +178,10 @@ class Searcher:
         return model, vector
 
     async def _answer(self, query: Query) -> tuple[list[FoundMemory], list[Degraded]]:
-        nominated = await self._nominator.first(query)
-        while (best := await self._best(query, nominated)) is None:
-            nominated = await self._nominator.more(query, nominated)
+        async with Reading(query.tenant, self._database) as reading:
+            nominated = await self._nominator.first(query, reading)
+            while (best := await self._best(query, nominated, reading=reading)) is None:
+                nominated = await self._nominator.more(query, nominated, reading=reading)
         degraded = nominated.degraded
         if query.trace is not None:
             query.trace.origins = nominated.origins
@@ -197,35 +199,36 @@ class Searcher:
         ]
         return results, degraded
 
-    async def _best(self, query: Query, nominated: Nominated) -> list[Placed] | None:
+    async def _best(self, query: Query, nominated: Nominated, *, reading: Reading) -> list[Placed] | None:
         """Read the nominees, rank those that may be shown and fetch the best; None where more have to be nominated."""
         if not nominated.origins:
             return [] if nominated.whole else None
         wanted = max(query.top_k, self._settings.rerank_candidates) if query.rerank else query.top_k
-        async with self._database.tenant(query.tenant) as connection:
-            unread = [memory_id for memory_id in nominated.origins if memory_id not in nominated.read]
-            rest = await read_pool(
-                query.tenant,
-                connection,
-                unread,
-                generation=query.generation.number,
-                vector=query.vector,
-                where=query.where,
-                valid_at=query.valid_at,
-            )
-            pool = [*nominated.read.values(), *rest]
-            if len(pool) < query.top_k and not nominated.whole:
-                return None
-            POOL_SIZE.observe(len(pool))
-            few = len(pool) <= _AT_ONCE
-            best = await self._placed(query, connection, _ranked(query, pool), wanted=wanted) if few else []
-        if not few:
+        connection = await reading.connection()
+        unread = [memory_id for memory_id in nominated.origins if memory_id not in nominated.read]
+        rest = await read_pool(
+            query.tenant,
+            connection,
+            unread,
+            generation=query.generation.number,
+            vector=query.vector,
+            where=query.where,
+            valid_at=query.valid_at,
+        )
+        pool = [*nominated.read.values(), *rest]
+        if len(pool) < query.top_k and not nominated.whole:
+            return None
+        POOL_SIZE.observe(len(pool))
+        if len(pool) <= _AT_ONCE:
+            ranked = _ranked(query, pool)
+        else:
+            await reading.give_back()
             ranked = await asyncio.to_thread(_ranked, query, pool)
-            async with self._database.tenant(query.tenant) as connection:
-                best = await self._placed(query, connection, ranked, wanted=wanted)
+            connection = await reading.connection()
+        best = await self._placed(query, connection, ranked, wanted=wanted)
         if any(_changed(place) for place in best if place.memory.id in nominated.read):
             # It was changed while the index was being asked: all are read as they are now.
-            return await self._best(query, msgspec.structs.replace(nominated, read={}))
+            return await self._best(query, msgspec.structs.replace(nominated, read={}), reading=reading)
         return best
 
     async def _placed(
