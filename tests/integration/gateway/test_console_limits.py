@@ -39,7 +39,12 @@ async def test_an_operator_changes_limits_and_no_others_than_those(site: Gateway
     deeds = [its for its in told if its["action"] == "updateTenantLimits"]
     assert [its["details"]["fields"] for its in deeds] == [["search", "write"], ["stored_memories"], ["tokens_a_day"]]
     assert {its["actor"] for its in deeds} == {"admin"}
-    back = {"stored_memories": "default", "stored_memories.was": "10"}
+    both = {"group": "quotas", "once": "the-same", "stored_memories": "unlimited", "tokens_a_day.was": "5000"}
+    await visitor.post(path, tokens_a_day="unlimited", **both, **{"stored_memories.was": "10"})
+    again = await visitor.post(path, tokens_a_day="default", **both, **{"stored_memories.was": "10"})
+    assert (again.status_code, "Nothing is saved" in again.text) == (422, False)
+    assert (await limits_of(site, tenant))["tokens_a_day"] == "unlimited"
+    back = {"stored_memories": "default", "stored_memories.was": "unlimited"}
     await visitor.post(path, group="quotas", **back, tokens_a_day="default", **{"tokens_a_day.was": "default"})
     assert "stored_memories" not in await limits_of(site, tenant)
 

@@ -187,9 +187,10 @@ async def change_limits(visit: NamedDependency[Visit], tenant: FromPath[UUID]) -
     try:
         await visit.send("PATCH", f"{visit.base(tenant)}/limits", body=changed, repeat_key=form.text("once"))
     except Refused as refused:
-        if refused.status != 422 or not refused.faults:
+        marked = _with(refused.faults, filled)
+        if marked == filled:
             raise
-        return await _show(visit, tenant, filled=_with(refused.faults, filled))
+        return await _show(visit, tenant, filled=marked)
     return await _show(visit, tenant, notice=f"{group.title} are saved. Every gateway knows within ten seconds.")
 
 
