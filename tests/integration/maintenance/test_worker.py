@@ -18,6 +18,7 @@ from memplane_core.settings import MilvusSettings, PostgresSettings, RedisSettin
 from memplane_core.testing.memories import MemoryDesk
 from memplane_core.testing.milvus_lite import MilvusLite
 from memplane_core.testing.process import ServiceProcess
+from memplane_core.testing.rows import eventually
 from memplane_core.testing.valkey import ValkeyServer
 from memplane_core.vectors import MilvusIndex
 
@@ -164,7 +165,7 @@ class TestWorker:
         await until(lambda: _none_waiting(desk), timeout_s=30)
         await asyncio.to_thread(broker.kill)
         await desk.write(*(f"written meanwhile {n}" for n in range(100)))
-        async with httpx2.AsyncClient() as http:
+        async with httpx2.AsyncClient(timeout=60, trust_env=False) as http:
             for process in (worker, beat):
                 url = process.url
 
@@ -230,16 +231,21 @@ class TestBeat:
 
 class TestHealth:
     async def test_says_how_it_is_and_what_it_measures(self, desk: MemoryDesk, worker: ServiceProcess) -> None:
-        async with httpx2.AsyncClient(base_url=worker.url) as http:
+        async with httpx2.AsyncClient(base_url=worker.url, timeout=60, trust_env=False) as http:
             assert (await http.get("/healthz")).json() == {"status": "ok", "parts": {}}
-            ready = await http.get("/readyz")
-            assert ready.json() == {
+
+            async def health() -> dict[str, object]:
+                return (await http.get("/readyz")).json()
+
+            every = {
                 "status": "degraded",  # no beat is in charge here
                 "parts": {
                     **dict.fromkeys(("consumer", "postgres", "broker", "index", "cache"), "ok"),
                     "beat": "unavailable",
                 },
             }
+            # On a busy machine a part may not answer in the time that it has.
+            assert await eventually(health, lambda told: told == every) == every
             metrics = (await http.get("/metrics")).text
             assert "memplane_maintenance_drain_seconds_bucket" in metrics
             naming = {line.split("{")[0] for line in metrics.splitlines() if str(desk.tenant) in line}
