@@ -24,6 +24,7 @@ from memplane_core.domain.ports import Reranker
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.security.internal import InternalTokens
 from memplane_core.testing.process import ServiceProcess
+from memplane_core.testing.tokens import Signed
 from memplane_embedding.cross_encoder import CrossEncoder
 from memplane_embedding.models.manifest import ModelFolderError
 
@@ -75,8 +76,7 @@ async def embedder(service: ServiceProcess) -> AsyncGenerator[HttpEmbedder]:
 @asynccontextmanager
 async def http(service: ServiceProcess, tenant: TenantId) -> AsyncGenerator[httpx2.AsyncClient]:
     principal = Principal(tenant=tenant, scopes=frozenset(), key_id="test", request_id="test-request")
-    headers = {"Authorization": f"Bearer {InternalTokens(SECRET).sign(principal)}"}
-    async with httpx2.AsyncClient(base_url=service.url, headers=headers, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=service.url, auth=Signed(SECRET, principal), timeout=60) as client:
         yield client
 
 

@@ -25,6 +25,7 @@ from memplane_core.domain.errors import EmbeddingUnavailable, InvalidRequest, No
 from memplane_core.domain.tenancy import Principal, TenantId
 from memplane_core.security.internal import InternalTokens
 from memplane_core.testing.process import ServiceProcess
+from memplane_core.testing.tokens import Signed
 
 pytestmark = pytest.mark.anyio
 
@@ -41,14 +42,10 @@ def env_of(models_dir: Path, **settings: str) -> dict[str, str]:
     }
 
 
-def headers_of(tenant: TenantId) -> dict[str, str]:
-    principal = Principal(tenant=tenant, scopes=frozenset(), key_id="test", request_id="test-request")
-    return {"Authorization": f"Bearer {InternalTokens(SECRET).sign(principal)}"}
-
-
 @asynccontextmanager
 async def http(service: ServiceProcess, tenant: TenantId) -> AsyncGenerator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=service.url, headers=headers_of(tenant), timeout=60) as client:
+    principal = Principal(tenant=tenant, scopes=frozenset(), key_id="test", request_id="test-request")
+    async with httpx2.AsyncClient(base_url=service.url, auth=Signed(SECRET, principal), timeout=60) as client:
         yield client
 
 

@@ -19,6 +19,7 @@ from memplane_core.testing.embedder import HashEmbedder
 from memplane_core.testing.index import MemoryIndex
 from memplane_core.testing.kicker import RecordingKicker
 from memplane_core.testing.reranker import WordReranker
+from memplane_core.testing.tokens import Signed
 from memplane_retrieval.app import Ports, build
 from memplane_retrieval.settings import RetrievalSettings
 from memplane_retrieval.touches import Touches
@@ -60,7 +61,7 @@ class Service:
         async with app.lifespan():
             transport = httpx2.ASGITransport(app=cast("Any", app), raise_app_exceptions=False)
             async with httpx2.AsyncClient(
-                transport=transport, base_url="http://retrieval", headers=self.headers(self.tenant)
+                transport=transport, base_url="http://retrieval", auth=Signed(SECRET, self._principal(self.tenant))
             ) as client:
                 yield client
 
@@ -91,8 +92,11 @@ class Service:
 
     def headers(self, tenant: TenantId, *, scopes: frozenset[Any] = SCOPES) -> dict[str, str]:
         """What a request of `tenant` carries."""
-        principal = Principal(tenant=tenant, scopes=scopes, key_id="testkey", request_id="request-of-test")
-        return {"Authorization": f"Bearer {self._tokens.sign(principal)}"}
+        return {"Authorization": f"Bearer {self._tokens.sign(self._principal(tenant, scopes=scopes))}"}
+
+    @staticmethod
+    def _principal(tenant: TenantId, *, scopes: frozenset[Any] = SCOPES) -> Principal:
+        return Principal(tenant=tenant, scopes=scopes, key_id="testkey", request_id="request-of-test")
 
 
 @pytest.fixture

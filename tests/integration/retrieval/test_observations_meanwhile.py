@@ -11,10 +11,10 @@ import pytest
 from tests.integration.retrieval.conftest import SECRET, Service
 
 from memplane_core.domain.tenancy import SCOPES, Principal, TenantId
-from memplane_core.security.internal import InternalTokens
 from memplane_core.settings import PostgresSettings
 from memplane_core.storage.session import Database
 from memplane_core.testing.process import ServiceProcess
+from memplane_core.testing.tokens import Signed
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +27,8 @@ EACH: Final = 125
 @asynccontextmanager
 async def door(url: str, tenant: TenantId) -> AsyncGenerator[httpx2.AsyncClient]:
     principal = Principal(tenant=tenant, scopes=SCOPES, key_id="testkey", request_id="request-of-test")
-    headers = {"Authorization": f"Bearer {InternalTokens(SECRET).sign(principal)}"}
-    async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=30, trust_env=False) as client:
+    signed = Signed(SECRET, principal)
+    async with httpx2.AsyncClient(base_url=url, auth=signed, timeout=30, trust_env=False) as client:
         yield client
 
 
