@@ -94,6 +94,29 @@ async def test_the_second_pass_waits_for_writes_that_were_refused_and_are_embedd
     assert (waiting.not_before - waiting.created_at).total_seconds() >= 600
 
 
+async def test_it_does_not_end_before_every_gateway_knows_that_keys_of_the_subject_are_revoked(
+    desk: MemoryDesk, embedder: HashEmbedder
+) -> None:
+    erasing = Erasing(desk, MemoryIndex(), embedder, copies=NoCopies())
+    await erasing.sql(
+        "INSERT INTO api_key (tenant_id, id, name, digest, scopes, bind_user_id, revoked_at) VALUES"
+        " ($1, $2, 'k', '', '{}', 'ana', NULL), ($1, $3, 'k', '', '{}', 'ben', now() - interval '1 minute')",
+        *(desk.tenant, uuid4().hex[:12], uuid4().hex[:12]),
+    )
+    begun, old = await erasing.ask(user_id="ana"), await erasing.ask(user_id="ben")
+    await erasing.slice()
+    waiting = await erasing.erasure(begun.id)
+    assert (waiting.state, waiting.phase, waiting.pass_, waiting.counts["keys"]) == ("running", "copies", 1, 1)
+    [left] = await erasing.sql("SELECT not_before - clock_timestamp() AS left FROM erasure WHERE id = $1", begun.id)
+    assert 20 < left["left"].total_seconds() <= 30
+    assert waiting.error is not None
+    with pytest.raises(Conflict):
+        await desk.write("of hers", user_id="ana")
+    assert (await erasing.erasure(old.id)).state == "done"  # whose key nobody trusts any more
+    assert (await erasing.finish(begun.id)).error is None
+    await desk.write("of another one of this name", user_id="ana")
+
+
 async def test_a_run_does_not_end_while_somebody_asks_for_another_erasure(
     desk: MemoryDesk, embedder: HashEmbedder
 ) -> None:

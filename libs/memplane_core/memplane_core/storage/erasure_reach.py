@@ -230,14 +230,29 @@ async def forget_repeats(
     )
 
 
-async def revoke_keys(tenant: TenantId, connection: Connection, *, who: Subject, subject: str) -> list[str]:
-    """Revoke the keys that are bound to `who`, and let them name it no more; returns their public ids.
+class Revoked(msgspec.Struct, frozen=True):
+    """Keys that were bound to a subject.
+
+    Attributes:
+        ids: Public ids.
+        late: One of them was good a moment ago: a gateway may not know yet that it is revoked.
+    """
+
+    ids: list[str]
+    late: bool
+
+
+async def revoke_keys(
+    tenant: TenantId, connection: Connection, *, who: Subject, subject: str, trusted_s: float
+) -> Revoked:
+    """Revoke the keys that are bound to `who`, and let them name it no more.
 
     Args:
         tenant: Whose keys.
         connection: A transaction of the tenant.
         who: Is being erased.
         subject: Its HMAC, which they are bound to from now on.
+        trusted_s: For so long a gateway may trust a key that is revoked.
     """
     bound = [
         f"bind_{name} = {parameter}"
@@ -246,17 +261,20 @@ async def revoke_keys(tenant: TenantId, connection: Connection, *, who: Subject,
     ]
     rows = await connection.fetch(
         f"""
-                UPDATE api_key SET revoked_at = coalesce(revoked_at, clock_timestamp()), name = 'erased',
-                    bind_user_id = CASE WHEN bind_user_id = $2 THEN $4 ELSE bind_user_id END,
-                    bind_agent_id = CASE WHEN bind_agent_id = $3 THEN $4 ELSE bind_agent_id END
-                WHERE tenant_id = $1 AND {" AND ".join(bound)} RETURNING id
-            """,
+        UPDATE api_key SET revoked_at = coalesce(revoked_at, clock_timestamp()), name = 'erased',
+            bind_user_id = CASE WHEN bind_user_id = $2 THEN $4 ELSE bind_user_id END,
+            bind_agent_id = CASE WHEN bind_agent_id = $3 THEN $4 ELSE bind_agent_id END
+        WHERE tenant_id = $1 AND {" AND ".join(bound)}
+        RETURNING id, revoked_at > clock_timestamp() - make_interval(secs => $5)
+            AND coalesce(expires_at > clock_timestamp(), true) AS late
+        """,
         tenant,
         who.user_id,
         who.agent_id,
         f"erased {subject}",
+        trusted_s,
     )
-    return [row["id"] for row in rows]
+    return Revoked([row["id"] for row in rows], any(row["late"] for row in rows))
 
 
 async def observed_of(tenant: TenantId, connection: Connection, *, who: Subject) -> list[str]:

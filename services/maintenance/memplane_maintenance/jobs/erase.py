@@ -55,6 +55,7 @@ class Erase:
         index: That holds rows of them.
         copies: What caches keep.
         rpc_timeout_s: After this long a call to the index can no longer take effect.
+        trusted_s: For this long a gateway may let a key in that is revoked.
         settle_s: For this long after an erasure was asked for, a write that it has refused may still be embedding its
             text, and a cache may take the vector.
     """
@@ -66,6 +67,7 @@ class Erase:
         *,
         copies: Copies | None = None,
         rpc_timeout_s: float = 20.0,
+        trusted_s: float = 30.0,
         settle_s: float = 6.0,
     ) -> None:
         self._database = database
@@ -73,6 +75,7 @@ class Erase:
         self._gate = DrainGate(database, rpc_timeout_s=rpc_timeout_s)
         self._index = IndexErasure(database, index, rpc_timeout_s=rpc_timeout_s)
         self._rpc_timeout_s = rpc_timeout_s
+        self._trusted_s = trusted_s
         self._settle_s = settle_s
 
     async def step(self, run: Run) -> StepResult:
@@ -144,11 +147,13 @@ class Erase:
             counts["history_blanked"] += await erasure_reach.blank_history(tenant, connection, who=who)
             merges = await merge_ledgers.forget_erased(tenant, connection, erasure.id)
             counts["merges"] += merges.forgot
-            keys = await erasure_reach.revoke_keys(tenant, connection, who=who, subject=erasure.subject)
+            keys = await erasure_reach.revoke_keys(
+                tenant, connection, who=who, subject=erasure.subject, trusted_s=self._trusted_s
+            )
             jobs = await erasure_reach.forget_jobs(tenant, connection, erasure.id, who=who)
-            counts.update(keys=len(keys), jobs=len(jobs.deleted))
+            counts.update(keys=len(keys.ids), jobs=len(jobs.deleted))
             counts["idempotency"] += await erasure_reach.forget_repeats(
-                tenant, connection, erasure.id, also=[*keys, *jobs.deleted, *observed]
+                tenant, connection, erasure.id, also=[*keys.ids, *jobs.deleted, *observed]
             )
             error = "a job that names the subject is ending" if jobs.living else None
             if merges.left:
@@ -159,8 +164,9 @@ class Erase:
                 erasure,
                 phase="records" if error else "copies",
                 counts=+counts,
-                wait_s=1.0 if error else 0.0,
-                error=error,
+                # Else who holds one could write about the subject anew when all is done.
+                wait_s=self._trusted_s if keys.late else 1.0 if error else 0.0,
+                error="a key of the subject is revoked, and a gateway may not know it yet" if keys.late else error,
             )
 
     async def _other_copies(self, run: Run, erasure: ErasureRecord) -> None:
