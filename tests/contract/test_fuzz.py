@@ -124,14 +124,14 @@ described = schemathesis.pytest.from_fixture("api")
 described_filters = schemathesis.pytest.from_fixture("api_of_filters")
 
 
-@pytest.mark.timeout(0 if LONG else 400)
+@pytest.mark.timeout(0 if LONG else 900)
 @described.exclude(takes_a_filter).parametrize()  # pyright: ignore[reportUntypedFunctionDecorator] # it has no types
 @settings(max_examples=MOST, derandomize=not LONG, suppress_health_check=CHECKS)
 def test_every_operation_keeps_to_its_document(case: Case, scene: Scene) -> None:
     scene.try_out(case)
 
 
-@pytest.mark.timeout(0 if LONG else 400)
+@pytest.mark.timeout(0 if LONG else 900)
 @described_filters.include(takes_a_filter).parametrize()  # pyright: ignore[reportUntypedFunctionDecorator] # as above
 @settings(max_examples=3 * MOST, derandomize=not LONG, suppress_health_check=CHECKS)
 def test_every_operation_with_a_filter_keeps_to_its_document(case: Case, scene: Scene) -> None:
