@@ -1,4 +1,4 @@
-"""Calls of another service while this process stops."""
+"""Calls of another service while it, or this process, stops."""
 
 import asyncio
 
@@ -37,3 +37,23 @@ async def test_a_call_that_is_cut_off_by_the_end_opens_no_connection_again() -> 
     finally:
         await runner.cleanup()
     assert asked == ["/slow"]
+
+
+async def test_a_call_that_was_read_and_cut_off_may_have_been_carried_out_though_the_next_try_is_refused() -> None:
+    async def read_and_vanish(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.close()
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+
+    server = await asyncio.start_server(read_and_vanish, "127.0.0.1", 0)
+    http = ServiceHttp("http://{}:{}".format(*server.sockets[0].getsockname()), service="a service")
+    try:
+        with pytest.raises(ServiceUnreachable) as caught:
+            await http.call("PUT", "/thing", timeout_s=30, repeatable=True)
+        assert not caught.value.unsent
+        with pytest.raises(ServiceUnreachable) as caught:
+            await http.call("PUT", "/thing", timeout_s=30, repeatable=True)
+        assert caught.value.unsent
+    finally:
+        await http.close()
+        await server.wait_closed()

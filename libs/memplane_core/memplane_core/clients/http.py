@@ -178,6 +178,7 @@ class ServiceHttp:
         except ServiceUnreachable as error:
             if attempts < 2 or not worth_another(error):
                 raise
+            unsent = error.unsent
         async for attempt in stamina.retry_context(
             on=worth_another,
             attempts=attempts - 1,
@@ -187,7 +188,11 @@ class ServiceHttp:
             wait_jitter=0.05,
         ):
             with attempt:
-                return await self._attempt(method, path, headers=headers, body=body)
+                try:
+                    return await self._attempt(method, path, headers=headers, body=body)
+                except ServiceUnreachable as error:
+                    unsent = error.unsent = error.unsent and unsent  # any of them may have been carried out
+                    raise
         raise AssertionError("a retry context ends by a return or an error")
 
     async def _attempt(
