@@ -13,6 +13,7 @@ from tests.integration.transfer.lines import NDJSON, counts, header, memory, sen
 
 from memplane_core.domain.tenancy import TenantId
 from memplane_core.storage.session import Database
+from memplane_core.testing.rows import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -203,8 +204,12 @@ class TestWhoMay:
         async with await door.client(tenant) as doomed, await door.client(tenant) as client:
             key_id = (await doomed.get("/v1/whoami")).json()["key_id"]
 
+            async def stored() -> int:
+                return (await client.get("/v1/usage")).json()["stored_memories"]["used"]
+
             async def body() -> AsyncIterator[bytes]:
                 yield b"".join(lines[:601])
+                assert await eventually(stored, lambda many: many == 499) == 499
                 assert (await client.delete(f"/v1/keys/{key_id}")).status_code == 204
                 await asyncio.sleep(1.5)  # as long as a gateway may trust a key
                 yield whole(lines).removeprefix(b"".join(lines[:601]))
